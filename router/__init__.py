@@ -1,0 +1,1 @@
+"""The routing core: policy, classification, route table, decisions. Pure: (state, input) -> values with reasons."""

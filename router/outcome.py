@@ -1,0 +1,37 @@
+"""What became of a try: success, failure, or neither (design section 7 "Outcomes", rule 8).
+
+Failure: connect error, 5xx, reset, idle or first-byte time-out. A 429 is rejected and a client's abort cancelled:
+neither counts for or against who was tried. Other 4xx are the caller's mistake, so the server did well.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pointsman.router.entry import TryEntry
+
+CLIENT_ABORT_FLAGS = frozenset({"DC", "DR"})
+"""Envoy's short flags for a client that went away: connection terminated, stream reset by the client."""
+
+FAILURE_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UH", "UO", "UPE", "LR", "SI", "DPE", "NC", "NR"})
+"""Envoy's short flags for what went wrong between it and the server, overflow and no-route included."""
+
+TOO_MANY_REQUESTS = 429
+
+
+class TryOutcome(StrEnum):
+    """What a try counts as."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+
+def outcome_of(entry: TryEntry) -> TryOutcome:
+    """Return what the try counts as."""
+    if CLIENT_ABORT_FLAGS.intersection(entry.flags):
+        return TryOutcome.CANCELLED
+    if entry.status >= 500 or entry.status == 0 or FAILURE_FLAGS.intersection(entry.flags):
+        return TryOutcome.FAILURE
+    return TryOutcome.REJECTED if entry.status == TOO_MANY_REQUESTS else TryOutcome.SUCCESS
