@@ -1,0 +1,270 @@
+"""Settings and table -> listeners: the one that clients talk to, and an internal one for each canned rung.
+
+The chain, in order: early header mutation (internal headers out, aliases in), body scanner, router; around it access
+logs, tracing, and local replies in the API's error shape. Refuses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from google.protobuf.struct_pb2 import NULL_VALUE
+from pointsman.router.entry import LOGGED_REQUEST_HEADERS, LOGGED_RESPONSE_HEADERS
+from pointsman.router.intent import JSON_PATHS
+from pointsman.router.policy import Limits
+from pointsman.router.request import (
+    CLASS_ALIAS,
+    CLASS_HEADER,
+    INTERNAL_HEADERS,
+    INTERNAL_PREFIXES,
+    PIN_ALIAS,
+    PIN_HEADER,
+)
+from pointsman.router.table import AUTO, CannedRung
+from pointsman.xds.api import (
+    V3,
+    AccessLog,
+    DynamicModuleFilter,
+    EarlyHeaderMutation,
+    HeaderValueOption,
+    HttpConnectionManager,
+    HttpGrpcAccessLogConfig,
+    Listener,
+    OpenTelemetryConfig,
+    Router,
+    StringValue,
+    UuidRequestIdConfig,
+    pack,
+)
+from pointsman.xds.clusters import split_address
+from pointsman.xds.names import (
+    ATTEMPT_HEADER,
+    FAILURE_TAG,
+    LADDER_TAG,
+    LISTENER,
+    LOG_CLUSTER,
+    METADATA,
+    MODEL_HEADER,
+    OTLP_CLUSTER,
+    REASON_HEADER,
+    REQUEST_LOG,
+    ROUTES,
+    SCANNER_FILTER,
+    SCANNER_MODULE,
+    SPAN_ID_TAG,
+    TARGET_KEY,
+    TRACE_ID_TAG,
+    TRY_LOG,
+)
+
+HCM = "envoy.filters.network.http_connection_manager"
+
+LOG_FLUSH_MS = 50
+"""Design section 8: from a try's end to the new table 250 ms, of which the log may take this."""
+
+LOG_BUFFER_BYTES = 16_384
+
+BUFFER_MARGIN_BYTES = 65_536
+"""What a connection may buffer beyond a body that is inspected: one read and framing."""
+
+REQUEST_HEADERS_TIMEOUT_MS = 10_000
+"""A client that does not finish its headers is cut (slow headers would hold connections)."""
+
+MAX_REQUEST_HEADERS = 200
+
+_ERROR_KINDS = (
+    (500, "server_error", "the_service_failed"),
+    (431, "invalid_request_error", "request_headers_too_large"),
+    (429, "rate_limit_error", "too_many_requests"),
+    (416, "invalid_request_error", "bad_request"),
+    (415, "invalid_request_error", "unsupported_media_type"),
+    (413, "invalid_request_error", "request_too_large"),
+    (405, "invalid_request_error", "method_not_allowed"),
+    (404, "invalid_request_error", "not_found"),
+    (400, "invalid_request_error", "bad_request"),
+)
+"""Error type and code of local replies from that status up, highest first (OpenAI's error object)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSpec:
+    """What a listener needs besides the table. `sample_ratio` None: no tracing."""
+
+    address: str
+    limits: Limits
+    sample_ratio: float | None
+    has_scanner: bool
+    logs_tries: bool = True
+
+
+def render_listener(spec: ListenerSpec) -> Listener:
+    """Return the listener that clients talk to."""
+    host, port = split_address(spec.address)
+    listener = Listener(name=LISTENER)
+    listener.address.socket_address.address = host
+    listener.address.socket_address.port_value = port
+    listener.per_connection_buffer_limit_bytes.value = spec.limits.inspect_body_bytes + BUFFER_MARGIN_BYTES
+    http_filter = listener.filter_chains.add().filters.add(name=HCM)
+    http_filter.typed_config.CopyFrom(pack(_connection_manager(spec)))
+    return listener
+
+
+def _connection_manager(spec: ListenerSpec) -> HttpConnectionManager:
+    manager = HttpConnectionManager(stat_prefix="pointsman", codec_type=HttpConnectionManager.AUTO)
+    manager.server_header_transformation = HttpConnectionManager.PASS_THROUGH
+    manager.skip_xff_append = True
+    manager.use_remote_address.value = False
+    manager.preserve_external_request_id = True
+    manager.request_headers_timeout.FromMilliseconds(REQUEST_HEADERS_TIMEOUT_MS)
+    manager.common_http_protocol_options.max_headers_count.value = MAX_REQUEST_HEADERS
+    manager.http2_protocol_options.allow_connect = True
+    manager.upgrade_configs.add(upgrade_type="websocket")
+    request_id = UuidRequestIdConfig()
+    request_id.pack_trace_reason.value = False
+    request_id.use_request_id_for_trace_sampling.value = False
+    manager.request_id_extension.typed_config.CopyFrom(pack(request_id))
+    manager.rds.route_config_name = ROUTES
+    manager.rds.config_source.ads.SetInParent()
+    manager.rds.config_source.resource_api_version = V3
+    early = manager.early_header_mutation_extensions.add(name="envoy.http.early_header_mutation.header_mutation")
+    early.typed_config.CopyFrom(pack(_early_mutations()))
+    _add_local_replies(manager)
+    if spec.has_scanner:
+        manager.http_filters.add(name="pointsman.scan").typed_config.CopyFrom(pack(_scanner(spec.limits)))
+    router = Router(suppress_envoy_headers=True)
+    if spec.logs_tries:
+        router.upstream_log.append(_try_log())
+    manager.http_filters.add(name="envoy.filters.http.router").typed_config.CopyFrom(pack(router))
+    manager.access_log.append(_request_log())
+    if spec.sample_ratio is not None:
+        _add_tracing(manager, spec.sample_ratio)
+    return manager
+
+
+def _early_mutations() -> EarlyHeaderMutation:
+    early = EarlyHeaderMutation()
+    names = "|".join([*(f"{prefix}.*" for prefix in INTERNAL_PREFIXES), *INTERNAL_HEADERS])
+    remove = early.mutations.add().remove_on_match.key_matcher.safe_regex
+    remove.regex = names
+    for name, value, action in (
+        (MODEL_HEADER, AUTO, HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD),
+        (PIN_HEADER, f"%REQ({PIN_ALIAS})%", HeaderValueOption.APPEND_IF_EXISTS_OR_ADD),
+        (CLASS_HEADER, f"%REQ({CLASS_ALIAS})%", HeaderValueOption.ADD_IF_ABSENT),
+    ):
+        option = early.mutations.add().append
+        option.append_action = action
+        option.header.key = name
+        option.header.value = value
+    return early
+
+
+def _scanner(limits: Limits) -> DynamicModuleFilter:
+    lines = [f"inspect_body_bytes={limits.inspect_body_bytes}", f"body_bytes={limits.body_bytes}"]
+    lines += [f"json_path={path}" for path in sorted(JSON_PATHS)]
+    scanner = DynamicModuleFilter(filter_name=SCANNER_FILTER)
+    scanner.dynamic_module_config.name = SCANNER_MODULE
+    scanner.filter_config.CopyFrom(pack(StringValue(value="\n".join(lines))))
+    return scanner
+
+
+def _log(name: str, config: HttpGrpcAccessLogConfig) -> AccessLog:
+    common = config.common_config
+    common.log_name = name
+    common.transport_api_version = V3
+    common.grpc_service.envoy_grpc.cluster_name = LOG_CLUSTER
+    common.buffer_flush_interval.FromMilliseconds(LOG_FLUSH_MS)
+    common.buffer_size_bytes.value = LOG_BUFFER_BYTES
+    log = AccessLog(name="envoy.access_loggers.http_grpc")
+    log.typed_config.CopyFrom(pack(config))
+    return log
+
+
+def _request_log() -> AccessLog:
+    config = HttpGrpcAccessLogConfig()
+    config.additional_request_headers_to_log.extend(LOGGED_REQUEST_HEADERS)
+    config.additional_response_headers_to_log.extend(LOGGED_RESPONSE_HEADERS)
+    for tag, value in (
+        (TRACE_ID_TAG, "%TRACE_ID%"),
+        (SPAN_ID_TAG, "%SPAN_ID%"),
+        (LADDER_TAG, "%UPSTREAM_CLUSTER%"),
+    ):
+        config.common_config.custom_tags.add(tag=tag, value=value)
+    return _log(REQUEST_LOG, config)
+
+
+def _try_log() -> AccessLog:
+    config = HttpGrpcAccessLogConfig()
+    config.additional_request_headers_to_log.append(ATTEMPT_HEADER)
+    config.additional_response_headers_to_log.extend(("x-model-confidence", "retry-after"))
+    config.common_config.custom_tags.add(tag=FAILURE_TAG, value="%UPSTREAM_TRANSPORT_FAILURE_REASON%")
+    return _log(TRY_LOG, config)
+
+
+def _add_tracing(manager: HttpConnectionManager, sample_ratio: float) -> None:
+    tracing = manager.tracing
+    tracing.spawn_upstream_span.value = True
+    tracing.random_sampling.value = sample_ratio * 100
+    for tag, value in (
+        ("pointsman.target", f"%UPSTREAM_METADATA({METADATA}:{TARGET_KEY})%"),
+        ("pointsman.reason", f"%RESP({REASON_HEADER})%"),
+    ):
+        tracing.custom_tags.add(tag=tag, value=value)
+    tracing.custom_tags.add(tag="gen_ai.prompt.name").request_header.name = "x-prompt-template"
+    otel = OpenTelemetryConfig(service_name="pointsman-envoy")
+    otel.max_cache_size.value = 4_096
+    otel.grpc_service.envoy_grpc.cluster_name = OTLP_CLUSTER
+    otel.grpc_service.timeout.FromMilliseconds(1_000)
+    tracing.provider.name = "envoy.tracers.opentelemetry"
+    tracing.provider.typed_config.CopyFrom(pack(otel))
+
+
+def _add_local_replies(manager: HttpConnectionManager) -> None:
+    """Everything that Envoy answers by itself takes the API's error shape; 503 carries Retry-After."""
+    for status, kind, code in _ERROR_KINDS:
+        mapper = manager.local_reply_config.mappers.add()
+        comparison = mapper.filter.status_code_filter.comparison
+        comparison.op = comparison.GE
+        comparison.value.default_value = status
+        comparison.value.runtime_key = f"pointsman.local_reply.{status}"
+        error = mapper.body_format_override.json_format.fields["error"].struct_value.fields
+        error["message"].string_value = "%LOCAL_REPLY_BODY%"
+        error["type"].string_value = kind
+        error["code"].string_value = code
+        error["param"].null_value = NULL_VALUE
+        _add_reply_header(mapper.headers_to_add.add(), "content-type", "application/json")
+        if status == 500:
+            retry_after = mapper.headers_to_add.add(append_action=HeaderValueOption.ADD_IF_ABSENT)
+            retry_after.header.key = "retry-after"
+            retry_after.header.value = "2"
+
+
+def _add_reply_header(option: HeaderValueOption, key: str, value: str) -> None:
+    option.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    option.header.key = key
+    option.header.value = value
+
+
+def render_canned_listener(rung: CannedRung) -> Listener:
+    """Return the internal listener that gives a canned rung's answer."""
+    listener = Listener(name=rung.key)
+    listener.internal_listener.SetInParent()
+    manager = HttpConnectionManager(stat_prefix="canned", codec_type=HttpConnectionManager.AUTO)
+    host = manager.route_config.virtual_hosts.add(name="canned", domains=["*"])
+    manager.route_config.name = rung.key
+    route = host.routes.add(name=rung.key)
+    route.match.prefix = "/"
+    route.direct_response.status = rung.status
+    error = {
+        "message": "no model can answer this request at the moment",
+        "type": "server_error",
+        "param": None,
+        "code": "service_unavailable",
+    }
+    route.direct_response.body.inline_string = json.dumps({"error": error})
+    for key, value in (("content-type", "application/json"), ("retry-after", str(rung.retry_after_s))):
+        _add_reply_header(route.response_headers_to_add.add(), key, value)
+    manager.http_filters.add(name="envoy.filters.http.router").typed_config.CopyFrom(pack(Router()))
+    http_filter = listener.filter_chains.add().filters.add(name=HCM)
+    http_filter.typed_config.CopyFrom(pack(manager))
+    return listener

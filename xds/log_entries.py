@@ -1,0 +1,252 @@
+"""Access-log entries of Envoy -> the core's values: one function for finished requests, one for tries.
+
+Decides what is taken from an entry (facts-envoy 19 and 20.4 say what is in one) and how text that clients or servers
+chose is made harmless: cut, and control characters replaced. Refuses nothing: what an entry does not say is None, "" or
+0 as the value's text tells; a number of the wrong kind counts as not said. Called by logs.py for every entry, so it is
+written for speed: each submessage is fetched once, maps are asked for known keys only, and times are read as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pointsman.router.entry import Param, RequestEntry, TryEntry
+from pointsman.xds.names import ATTEMPT_HEADER, LADDER_TAG, METADATA, SPAN_ID_TAG, TRACE_ID_TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from google.protobuf.struct_pb2 import Value
+    from pointsman.xds.api import AccessLogCommon, HTTPAccessLogEntry
+
+MAX_TEXT_CHARS = 256
+"""Longest text taken from a header, a body or an answer: they are the caller's to choose, the memory is ours."""
+
+FLAG_NAMES = {
+    "failed_local_healthcheck": "LH",
+    "no_healthy_upstream": "UH",
+    "upstream_request_timeout": "UT",
+    "local_reset": "LR",
+    "upstream_remote_reset": "UR",
+    "upstream_connection_failure": "UF",
+    "upstream_connection_termination": "UC",
+    "upstream_overflow": "UO",
+    "no_route_found": "NR",
+    "delay_injected": "DI",
+    "fault_injected": "FI",
+    "rate_limited": "RL",
+    "unauthorized_details": "UAEX",
+    "rate_limit_service_error": "RLSE",
+    "downstream_connection_termination": "DC",
+    "upstream_retry_limit_exceeded": "URX",
+    "stream_idle_timeout": "SI",
+    "invalid_envoy_request_headers": "IH",
+    "downstream_protocol_error": "DPE",
+    "upstream_max_stream_duration_reached": "UMSDR",
+    "response_from_cache_filter": "RFCF",
+    "no_filter_config_found": "NFCF",
+    "duration_timeout": "DT",
+    "upstream_protocol_error": "UPE",
+    "no_cluster_found": "NC",
+    "overload_manager": "OM",
+    "dns_resolution_failure": "DF",
+    "downstream_remote_reset": "DR",
+}
+"""Envoy's short name of each response flag, by the field of ResponseFlags."""
+
+METHODS = ("", "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
+"""Method by its number in envoy.config.core.v3.RequestMethod; "" is any other."""
+
+NUMBER_PARAMS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_tokens",
+    "frequency_penalty",
+    "presence_penalty",
+    "seed",
+    "n",
+)
+TEXT_PARAMS = ("model", "reasoning_effort")
+BOOL_PARAMS = ("stream",)
+"""Keys of the scanner's metadata that say what the request's body asked for, by the kind of their value."""
+
+COUNTS = ("stop_count", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+"""Keys of whole numbers that are fields of the entry, in the order in which decode_request takes them."""
+
+MAX_COUNT = 2**53
+"""From here on a double does not hold every integer, so it is no count."""
+
+_NO_COUNTS: tuple[int | None, ...] = (None,) * len(COUNTS)
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # controls, line separators, text direction
+_TRACE_FLAG = 54  # where a traceparent's last flag digit is
+_ODD_DIGITS = frozenset("13579bdf")
+
+
+def decode_request(logged: HTTPAccessLogEntry) -> RequestEntry:
+    """Return what the entry of the request log says."""
+    common = logged.common_properties
+    request = logged.request
+    response = logged.response
+    started = common.start_time
+    duration = common.duration
+    tags = common.custom_tags
+    headers = _texts(request.request_headers)
+    trace_id = tags.get(TRACE_ID_TAG) or None
+    params: dict[str, Param] = {}
+    counts: Sequence[int | None] = _NO_COUNTS
+    response_model = response_id = first_chunk_ms = None
+    finish_reasons: tuple[str, ...] = ()
+    namespaces = common.metadata.filter_metadata
+    if METADATA in namespaces:
+        fields = namespaces[METADATA].fields
+        params = _params(fields)
+        counts = _counts(fields)
+        if "first_chunk_ms" in fields and (value := fields["first_chunk_ms"]).HasField("number_value"):
+            first_chunk_ms = value.number_value
+        if "response_model" in fields:
+            response_model = clean(fields["response_model"].string_value) or None
+        if "response_id" in fields:
+            response_id = clean(fields["response_id"].string_value) or None
+        if "finish_reasons" in fields:
+            finish_reasons = _words(fields["finish_reasons"].string_value)
+    stop_sequence_count, input_tokens, output_tokens, cached_tokens, reasoning_tokens = counts
+    return RequestEntry(
+        started_unix_ns=started.seconds * 1_000_000_000 + started.nanos,
+        duration_ms=duration.seconds * 1e3 + duration.nanos / 1e6,
+        row=common.route_name,
+        ladder=tags.get(LADDER_TAG) or "",
+        target=common.upstream_cluster or None,
+        endpoint=_endpoint(common),
+        status=response.response_code.value,
+        flags=_flags(common),
+        details=clean(response.response_code_details),
+        attempts=common.upstream_request_attempt_count,
+        method=_method(request.request_method),
+        path=clean(request.path.partition("?")[0]),
+        request_id=clean(request.request_id),
+        trace_id=trace_id,
+        span_id=tags.get(SPAN_ID_TAG) or None,
+        is_sampled=trace_id is not None and _is_sampled(headers.get("traceparent")),
+        headers=headers,
+        answer_headers=_texts(response.response_headers),
+        params=params,
+        stop_sequence_count=stop_sequence_count,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_tokens=cached_tokens,
+        reasoning_tokens=reasoning_tokens,
+        response_model=response_model,
+        response_id=response_id,
+        finish_reasons=finish_reasons,
+        first_chunk_ms=first_chunk_ms,
+        request_bytes=request.request_body_bytes,
+        response_bytes=response.response_body_bytes,
+    )
+
+
+def decode_try(logged: HTTPAccessLogEntry) -> TryEntry:
+    """Return what the entry of the per-try log says. Its byte counts are the wrong way round, so they are not taken."""
+    common = logged.common_properties
+    request = logged.request
+    response = logged.response
+    started = common.start_time
+    duration = common.duration
+    first_byte_ms = None
+    if common.HasField("time_to_first_upstream_rx_byte"):
+        first_byte = common.time_to_first_upstream_rx_byte
+        first_byte_ms = first_byte.seconds * 1e3 + first_byte.nanos / 1e6
+    return TryEntry(
+        started_unix_ns=started.seconds * 1_000_000_000 + started.nanos,
+        duration_ms=duration.seconds * 1e3 + duration.nanos / 1e6,
+        row=common.route_name,
+        target=common.upstream_cluster,
+        endpoint=_endpoint(common),
+        status=response.response_code.value,
+        flags=_flags(common),
+        attempt=_attempt(request.request_headers.get(ATTEMPT_HEADER)),
+        request_id=clean(request.request_id),
+        first_byte_ms=first_byte_ms,
+        failure=clean(common.upstream_transport_failure_reason) or None,
+        answer_headers=_texts(response.response_headers),
+    )
+
+
+def clean(text: str) -> str:
+    """Return the text, cut at MAX_TEXT_CHARS, with `?` for each character that could act on a terminal or a log."""
+    if len(text) > MAX_TEXT_CHARS:
+        text = text[:MAX_TEXT_CHARS]
+    return text if text.isprintable() else _UNSAFE.sub("?", text)
+
+
+def _texts(headers: Mapping[str, str]) -> dict[str, str]:
+    texts = {}
+    for name in headers:
+        text = headers[name]
+        texts[name] = text if len(text) <= MAX_TEXT_CHARS and text.isprintable() else clean(text)
+    return texts
+
+
+def _method(number: int) -> str:
+    return METHODS[number] if 0 <= number < len(METHODS) else ""
+
+
+def _flags(common: AccessLogCommon) -> tuple[str, ...]:
+    if not common.HasField("response_flags"):
+        return ()
+    return tuple(FLAG_NAMES[field.name] for field, _ in common.response_flags.ListFields())
+
+
+def _endpoint(common: AccessLogCommon) -> str | None:
+    """`host:port` of who was asked; None for a canned rung, whose listener is inside Envoy, and where nobody was."""
+    address = common.upstream_remote_address.socket_address
+    port = address.port_value
+    if not port:
+        return None
+    host = address.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _attempt(header: str | None) -> int:
+    """Envoy writes this header itself, over any that a client sent; without it there was one try that we know of."""
+    return int(header) if header and len(header) < 6 and header.isascii() and header.isdigit() else 1
+
+
+def _is_sampled(traceparent: str | None) -> bool:
+    return traceparent is not None and len(traceparent) > _TRACE_FLAG and traceparent[_TRACE_FLAG] in _ODD_DIGITS
+
+
+def _params(fields: Mapping[str, Value]) -> dict[str, Param]:
+    params: dict[str, Param] = {}
+    for key in TEXT_PARAMS:
+        if key in fields and (text := fields[key].string_value):
+            params[key] = clean(text)
+    for key in NUMBER_PARAMS:
+        if key in fields:
+            value = fields[key]
+            if (number := value.number_value) or value.HasField("number_value"):
+                params[key] = number
+    for key in BOOL_PARAMS:
+        if key in fields and (value := fields[key]).HasField("bool_value"):
+            params[key] = value.bool_value
+    return params
+
+
+def _counts(fields: Mapping[str, Value]) -> list[int | None]:
+    counts: list[int | None] = []
+    for key in COUNTS:
+        count = None
+        if key in fields:
+            value = fields[key]
+            number = value.number_value
+            if 0 <= number < MAX_COUNT and (number or value.HasField("number_value")):
+                count = int(number)
+        counts.append(count)
+    return counts
+
+
+def _words(text: str) -> tuple[str, ...]:
+    if len(text) > MAX_TEXT_CHARS:
+        text = text[:MAX_TEXT_CHARS].rpartition(",")[0]  # no half word
+    return tuple(word for word in clean(text).split(",") if word)

@@ -1,0 +1,35 @@
+"""Names that our Envoy resources and our code share: clusters, filters, metadata keys, headers. One place, no logic."""
+
+from __future__ import annotations
+
+LISTENER = "pointsman"
+ROUTES = "pointsman"
+XDS_CLUSTER = "pointsman_xds"
+LOG_CLUSTER = "pointsman_log"
+OTLP_CLUSTER = "pointsman_otlp"
+NODE_CLUSTER = "pointsman"
+
+METADATA = "pointsman"
+"""Namespace of endpoint metadata and of the scanner's dynamic metadata."""
+
+TARGET_KEY = "target"
+REWRITE_KEY = "rewrite"
+
+REQUEST_LOG = "request"
+TRY_LOG = "try"
+LADDER_TAG = "ladder"
+TRACE_ID_TAG = "trace_id"
+SPAN_ID_TAG = "span_id"
+FAILURE_TAG = "failure"
+
+MODEL_HEADER = "x-pm-model"
+REWRITE_HEADER = "x-pm-rewrite"
+TARGET_HEADER = "x-pointsman-target"
+REASON_HEADER = "x-pointsman-reason"
+TRACE_HEADER = "x-trace-id"
+ATTEMPT_HEADER = "x-envoy-attempt-count"
+
+SCANNER_MODULE = "pmscan"
+SCANNER_FILTER = "scan"
+REWRITE_FILTER = "rewrite"
+"""The dynamic module's name and its filters' (sidecar/scan.c)."""
