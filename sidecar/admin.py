@@ -1,0 +1,132 @@
+"""The admin server (aiohttp): health, metrics, the table, explanations, xDS status. Reads only; changes nothing.
+
+Every answer but `/metrics` is JSON; a bad question gets 400 with the parameter's name. It is for the operator of this
+host: it listens where Settings.admin says, loopback by default, and tells no secrets.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from aiohttp import web
+
+from pointsman.router.decide import decide
+from pointsman.router.request import Request
+from pointsman.router.table import Table
+from pointsman.sidecar.views import Json, decision_view, table_view, xds_view
+from pointsman.xds.status import NodeStatus
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+MAX_ASK_BYTES = 65_536
+"""A question to `/explain` is small: headers and the start of a body."""
+
+
+class AdminSource(Protocol):
+    """What the admin server asks of the agent."""
+
+    def health(self) -> Json:
+        """Return `status` (starting, ready or degraded) and the reasons."""
+
+    def metrics(self, accept: str | None) -> tuple[bytes, str]:
+        """Return the metrics page and its content type."""
+
+    def table(self) -> tuple[Table, str, bool]:
+        """Return the table in force, its version, and whether bodies are read."""
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Return the xDS nodes."""
+
+
+PAGES = {
+    "/healthz": "200 while the process works",
+    "/readyz": "200 once Envoy has acknowledged a table; `degraded` with reasons when a later change was refused",
+    "/metrics": "Prometheus or OpenMetrics text",
+    "/table": "rows with arms in parts of 10,000, reasons, endpoints with weights",
+    "/explain": "what would happen to a request: ?method=&path=&header=NAME:VALUE&model=NAME, or POST its body",
+    "/xds": "per node what was sent, acknowledged and refused",
+}
+
+
+def make_app(source: AdminSource) -> web.Application:
+    """Return the application."""
+    app = web.Application(client_max_size=MAX_ASK_BYTES)
+
+    async def index(_: web.Request) -> web.Response:
+        return _json({"pages": PAGES})
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        health = source.health()
+        return _json(health, status=503 if health["status"] == "starting" else 200)
+
+    async def metrics(request: web.Request) -> web.Response:
+        body, content_type = source.metrics(request.headers.get("accept"))
+        return web.Response(body=body, headers={"content-type": content_type})
+
+    async def table(_: web.Request) -> web.Response:
+        current, version, _reads_body = source.table()
+        return _json(table_view(current, version))
+
+    async def explain(request: web.Request) -> web.Response:
+        current, version, reads_body = source.table()
+        asked = await _asked(request)
+        decision = decide(asked, current, reads_body=reads_body)
+        return _json({"version": version, "readsBody": reads_body, **decision_view(decision)})
+
+    async def xds(_: web.Request) -> web.Response:
+        return _json(xds_view(source.nodes()))
+
+    for path, handler in (
+        ("/", index),
+        ("/healthz", healthz),
+        ("/readyz", readyz),
+        ("/metrics", metrics),
+        ("/table", table),
+        ("/explain", explain),
+        ("/xds", xds),
+    ):
+        app.router.add_get(path, handler)
+    app.router.add_post("/explain", explain)
+    return app
+
+
+async def _asked(request: web.Request) -> Request:
+    """Build the request in question from query parameters, and from the body where one is posted."""
+    unknown = set(request.query) - {"method", "path", "header", "model"}
+    if unknown:
+        raise _bad(f"unknown parameter {sorted(unknown)[0]!r}; known: method, path, header (NAME:VALUE), model")
+    headers = [_header(text) for text in request.query.getall("header", [])]
+    body = await request.read() if request.method == "POST" else None
+    model = request.query.get("model")
+    if model is not None and body is None:
+        body = json.dumps({"model": model}).encode()
+    if body is None and "method" not in request.query:
+        body = b"{}"
+    if body is not None and not any(name == "content-type" for name, _ in headers):
+        headers.append(("content-type", "application/json"))
+    return Request(
+        method=request.query.get("method", "POST").upper(),
+        path=request.query.get("path", "/v1/chat/completions"),
+        headers=tuple(headers),
+        body=body,
+    )
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise _bad(f"parameter header must be NAME:VALUE, found {text[:80]!r}")
+    return name.strip().lower(), value.strip()
+
+
+def _bad(message: str) -> web.HTTPBadRequest:
+    return web.HTTPBadRequest(text=json.dumps({"error": message}), content_type="application/json")
+
+
+def _json(value: Json, status: int = 200) -> web.Response:
+    return web.json_response(value, status=status)

@@ -1,0 +1,119 @@
+"""The policy in force: turns an accepted policy into a published snapshot, and a refused one into a report.
+
+Owns what the agent's loops share: table, version, problems, the recorder's attribution. On a bad change the last good
+policy stays, and status, log and metric say so. Settings that a running process cannot change (listen, admin, stateDir)
+keep their first values.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pointsman.otel.metrics import Metrics
+from pointsman.router.build import build_table
+from pointsman.router.policy import Policy, Settings
+from pointsman.router.problem import Problem, Severity
+from pointsman.router.table import Table
+from pointsman.sidecar.attribution import Attribution
+from pointsman.sidecar.json_log import event
+from pointsman.xds.names import LOG_CLUSTER, XDS_CLUSTER
+from pointsman.xds.render import Renderer
+from pointsman.xds.snapshot import Snapshot, SnapshotRefused
+
+FIXED_SETTINGS = ("listen", "admin", "state_dir")
+"""Settings that take effect at the next start."""
+
+MAX_LOGGED_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """One policy with all that was made of it."""
+
+    policy: Policy
+    table: Table
+    snapshot: Snapshot
+    attribution: Attribution
+
+
+class Live:
+    """Holds the policy in force and replaces it whole."""
+
+    def __init__(self, policy: Policy, renderer: Renderer) -> None:
+        """Take the first policy; SnapshotRefused when Envoy resources cannot be made of it."""
+        self._renderer = renderer
+        self.problems: tuple[Problem, ...] = ()
+        self.pending: tuple[str, ...] = ()
+        self.in_force = self._make(policy, None)
+        self.metrics = Metrics(policy, version=_version())
+
+    def apply(self, policy: Policy | None, problems: tuple[Problem, ...], publish: Callable[[Snapshot], None]) -> bool:
+        """Put the policy in force and publish it, or keep the last one when it is refused; tell which."""
+        errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
+        if policy is None:
+            self._refuse(errors)
+            return False
+        before = self.in_force
+        policy = self._keep_fixed(policy, before.policy.settings)
+        if policy == before.policy:
+            self.problems = ()
+            return False
+        try:
+            made = self._make(policy, before)
+        except SnapshotRefused as refused:
+            event("policy change refused by its own resources", logging.ERROR, problems=list(refused.problems))
+            self.metrics.policy_reloaded(is_applied=False)
+            return False
+        self.problems = ()
+        self.in_force = made
+        publish(made.snapshot)
+        self.metrics.adopt(policy)
+        self.metrics.policy_reloaded(is_applied=True)
+        self.metrics.snapshot_published()
+        event("policy in force", version=made.snapshot.version, rows=sum(1 for _ in made.table.rows()))
+        return True
+
+    def _make(self, policy: Policy, before: InForce | None) -> InForce:
+        table = build_table(policy)
+        rendered = self._renderer.render(table, policy.settings)
+        snapshot = Snapshot.build(
+            rendered.clusters,
+            rendered.assignments,
+            rendered.listeners,
+            rendered.routes,
+            static_clusters=(XDS_CLUSTER, LOG_CLUSTER),
+            previous=before.snapshot if before else None,
+        )
+        return InForce(policy, table, snapshot, Attribution.of(policy, table, before.attribution if before else None))
+
+    def _refuse(self, errors: tuple[Problem, ...]) -> None:
+        if errors == self.problems:
+            return
+        self.problems = errors
+        self.metrics.policy_reloaded(is_applied=False)
+        event(
+            "policy change refused, the last good policy stays in force",
+            logging.ERROR,
+            version=self.in_force.snapshot.version,
+            problems=[problem.render() for problem in errors[:MAX_LOGGED_PROBLEMS]],
+            problem_count=len(errors),
+        )
+
+    def _keep_fixed(self, policy: Policy, running: Settings) -> Policy:
+        changed = tuple(name for name in FIXED_SETTINGS if getattr(policy.settings, name) != getattr(running, name))
+        if changed != self.pending:
+            self.pending = changed
+            if changed:
+                event("settings that take effect at the next start", logging.WARNING, settings=list(changed))
+        if not changed:
+            return policy
+        kept = {name: getattr(running, name) for name in changed}
+        return replace(policy, settings=replace(policy.settings, **kept))
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    return metadata.version("pointsman")

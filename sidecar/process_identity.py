@@ -1,0 +1,136 @@
+"""Processes that outlive their parent: who they are, whether they live, how to signal them; and the file of Envoys.
+
+A pid alone may have gone to another process; with its start time and the machine's boot it names one process for ever.
+Refuses to signal anything else. Used by envoy_process.py for its own Envoy and for those of an agent that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, unmistakably."""
+
+    pid: int
+    start_ticks: int
+    """Since boot, in the kernel's clock ticks."""
+
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyRecord:
+    """An Envoy that was started on a state directory."""
+
+    process: ProcessIdentity
+    bootstrap_sha256: str
+    admin_socket: Path
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return who has the pid now; None when nobody has, or only a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return None
+    # The command, in parentheses, may hold spaces and parentheses itself.
+    state, *fields = text.rpartition(")")[2].split()
+    if state in ("Z", "X"):
+        return None
+    return ProcessIdentity(pid, int(fields[18]), boot_id)
+
+
+def is_alive(process: ProcessIdentity) -> bool:
+    """Tell whether this very process still runs."""
+    return identify(process.pid) == process
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
+    """Signal this very process; False when it has ended."""
+    with _opened(process) as descriptor:
+        if descriptor is None:
+            return False
+        try:
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+async def has_ended(process: ProcessIdentity, within_ms: int) -> bool:
+    """Wait for the process's end, that long at most, and tell whether it came."""
+    with _opened(process) as descriptor:
+        if descriptor is None:
+            return True
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(descriptor, ended.set)
+        try:
+            await asyncio.wait_for(ended.wait(), within_ms / 1000)
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(descriptor)
+        return True
+
+
+def living_envoys(path: Path) -> tuple[EnvoyRecord, ...]:
+    """Return the Envoys in the file that still run, oldest first. A missing or damaged file names none."""
+    try:
+        rows = json.loads(path.read_bytes())["envoys"]
+        records = tuple(
+            EnvoyRecord(ProcessIdentity(**row["process"]), row["bootstrap_sha256"], Path(row["admin_socket"]))
+            for row in rows
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    return tuple(record for record in records if is_alive(record.process))
+
+
+def write_envoys(path: Path, records: tuple[EnvoyRecord, ...]) -> None:
+    """Replace the file whole; without records it is removed."""
+    if not records:
+        path.unlink(missing_ok=True)
+        return
+    rows = [
+        {
+            "process": asdict(record.process),
+            "bootstrap_sha256": record.bootstrap_sha256,
+            "admin_socket": str(record.admin_socket),
+        }
+        for record in records
+    ]
+    replace_file(path, json.dumps({"envoys": rows}).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write the file for this user alone, so that a reader sees the old content or the new."""
+    new = path.with_name(path.name + ".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    new.replace(path)
+
+
+@contextlib.contextmanager
+def _opened(process: ProcessIdentity) -> Iterator[int | None]:
+    """Give a descriptor of this very process, or None. Compared once opened, it cannot come to name another."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield descriptor if is_alive(process) else None
+    finally:
+        os.close(descriptor)

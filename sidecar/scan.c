@@ -1,0 +1,654 @@
+/* pmscan: an Envoy HTTP dynamic module (Envoy 1.40, ABI v0.2.0) with two filters.
+ *
+ * `scan` (downstream, before the router) decides from a request's body which model it asks for: header x-pm-model and a
+ * cleared route cache; parameters and, from the answer, token counts go to dynamic metadata `pointsman`. Refuses bodies
+ * that no server could read (400), other media types on JSON paths (415), bodies that are too large (413). It also turns
+ * the route's x-pointsman-reason into what the client sees. Bodies and answers are never changed.
+ * `rewrite` (upstream, on a cluster) replaces the bytes of the top-level `model` values by what x-pm-rewrite says.
+ *
+ * Envoy calls the functions marked PM_HOOK and answers those named envoy_dynamic_module_callback_*. The pure parts are in
+ * scan_request.h and scan_answer.h. No text of a body is ever logged or sent back. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+#include <time.h>
+
+#include "scan_answer.h"
+#include "scan_headers.h"
+#include "scan_request.h"
+
+#define PM_HOOK __attribute__((visibility("default")))
+
+/* ---- the part of Envoy's ABI that is used: structs by value, pointers valid during one hook ---- */
+
+struct header {
+  struct pm_view key, value;
+};
+
+enum { REQUEST_HEADERS = 0, RESPONSE_HEADERS = 2 };
+enum { RECEIVED_REQUEST, BUFFERED_REQUEST, RECEIVED_RESPONSE };
+enum { CONTINUE = 0, STOP_HEADERS = 1, STOP_AND_BUFFER = 1, STOP_WITHOUT_BUFFER = 3 };
+enum { LOG_ERROR = 4 };
+
+extern void envoy_dynamic_module_callback_log(int level, struct pm_view message);
+extern size_t envoy_dynamic_module_callback_http_get_headers_size(void *envoy, int type);
+extern bool envoy_dynamic_module_callback_http_get_headers(void *envoy, int type, struct header *headers);
+extern bool envoy_dynamic_module_callback_http_set_header(void *envoy, int type, struct pm_view key, struct pm_view value);
+extern void envoy_dynamic_module_callback_http_clear_route_cache(void *envoy);
+extern size_t envoy_dynamic_module_callback_http_get_body_size(void *envoy, int type);
+extern size_t envoy_dynamic_module_callback_http_get_body_chunks_size(void *envoy, int type);
+extern bool envoy_dynamic_module_callback_http_get_body_chunks(void *envoy, int type, struct pm_view *chunks);
+extern bool envoy_dynamic_module_callback_http_append_body(void *envoy, int type, struct pm_view data);
+extern bool envoy_dynamic_module_callback_http_drain_body(void *envoy, int type, size_t size);
+extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_number(void *envoy, struct pm_view name,
+                                                                           struct pm_view key, double value);
+extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_string(void *envoy, struct pm_view name,
+                                                                           struct pm_view key, struct pm_view value);
+extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_bool(void *envoy, struct pm_view name,
+                                                                         struct pm_view key, bool value);
+extern void envoy_dynamic_module_callback_http_send_response(void *envoy, uint32_t status, const struct header *headers,
+                                                             size_t header_count, struct pm_view body,
+                                                             struct pm_view details);
+
+/* Envoy resolves these at load time whether it will call them or not. */
+#define PM_UNUSED_HOOK(name) \
+  PM_HOOK void envoy_dynamic_module_on_http_filter_##name(void) {}
+PM_UNUSED_HOOK(scheduled)
+PM_UNUSED_HOOK(http_callout_done)
+PM_UNUSED_HOOK(http_stream_headers)
+PM_UNUSED_HOOK(http_stream_data)
+PM_UNUSED_HOOK(http_stream_trailers)
+PM_UNUSED_HOOK(http_stream_complete)
+PM_UNUSED_HOOK(http_stream_reset)
+PM_UNUSED_HOOK(downstream_above_write_buffer_high_watermark)
+PM_UNUSED_HOOK(downstream_below_write_buffer_low_watermark)
+
+/* ---- configuration: lines of key=value ---- */
+
+enum role { ROLE_SCAN, ROLE_REWRITE };
+
+struct config {
+  enum role role;
+  uint64_t inspect_body_bytes; /* larger bodies are routed by headers only */
+  uint64_t body_bytes;         /* larger bodies are refused */
+  size_t path_count;
+  struct pm_view *paths;       /* where a body is JSON whatever its media type says; point into text */
+  char text[];
+};
+
+static void log_refused(const char *what, struct pm_view found) {
+  char line[256];
+  int size = snprintf(line, sizeof line, "pmscan: %s: found '%.*s'", what, found.size > 100 ? 100 : (int)found.size,
+                      found.ptr);
+  if (size > 0) envoy_dynamic_module_callback_log(LOG_ERROR, (struct pm_view){line, (size_t)size});
+}
+
+/* Takes one line; false: refused, and logged. */
+static bool config_line(struct config *c, struct pm_view line) {
+  struct pm_view key = pm_before(line, '=');
+  struct pm_view value = {line.ptr + line.size, 0};
+  const char *equals = memchr(line.ptr, '=', line.size);
+  if (equals != NULL) value = pm_trimmed((struct pm_view){equals + 1, (size_t)(line.ptr + line.size - equals - 1)});
+  if (pm_same(key, PM_VIEW("json_path"))) {
+    if (value.size && *value.ptr == '/') return c->paths[c->path_count++] = value, true;
+    log_refused("configuration: json_path: expected a path that begins with /", value);
+    return false;
+  }
+  uint64_t *bytes = pm_same(key, PM_VIEW("inspect_body_bytes")) ? &c->inspect_body_bytes
+                    : pm_same(key, PM_VIEW("body_bytes"))       ? &c->body_bytes
+                                                                : NULL;
+  if (bytes == NULL) {
+    log_refused("configuration: expected inspect_body_bytes, body_bytes or json_path", key);
+    return false;
+  }
+  *bytes = pm_decimal(value);
+  if (*bytes != UINT64_MAX) return true;
+  log_refused("configuration: expected a number of bytes", line);
+  return false;
+}
+
+static void config_free(struct config *c) {
+  if (c != NULL) free(c->paths);
+  free(c);
+}
+
+PM_HOOK const char *envoy_dynamic_module_on_program_init(void) { return "v0.2.0"; }
+
+PM_HOOK void *envoy_dynamic_module_on_http_filter_config_new(void *envoy, struct pm_view name, struct pm_view text) {
+  bool scan = pm_same(name, PM_VIEW("scan"));
+  if (!scan && !pm_same(name, PM_VIEW("rewrite"))) {
+    log_refused("filter_name: expected scan or rewrite", name);
+    return NULL;
+  }
+  struct config *c = malloc(sizeof *c + text.size);
+  struct pm_view *paths = malloc((text.size / 2 + 1) * sizeof *paths); /* more lines than that do not fit */
+  if (c == NULL || paths == NULL) return free(c), free(paths), NULL;
+  *c = (struct config){.role = scan ? ROLE_SCAN : ROLE_REWRITE, .inspect_body_bytes = 4 << 20, .body_bytes = 64 << 20};
+  c->paths = paths;
+  if (text.size) memcpy(c->text, text.ptr, text.size);
+  for (struct pm_view rest = {c->text, text.size}; rest.size;) {
+    const char *newline = memchr(rest.ptr, '\n', rest.size);
+    size_t size = newline != NULL ? (size_t)(newline - rest.ptr) : rest.size;
+    struct pm_view line = pm_trimmed((struct pm_view){rest.ptr, size});
+    if (line.size && !config_line(c, line)) return config_free(c), NULL;
+    size += newline != NULL;
+    rest.ptr += size, rest.size -= size;
+  }
+  return c;
+}
+
+PM_HOOK void envoy_dynamic_module_on_http_filter_config_destroy(void *config) { config_free(config); }
+
+/* There is nothing to say per route; a configuration there is a mistake. */
+PM_HOOK void *envoy_dynamic_module_on_http_filter_per_route_config_new(void *envoy, struct pm_view name,
+                                                                       struct pm_view text) {
+  log_refused("per-route configuration: expected none", name);
+  return NULL;
+}
+PM_HOOK void envoy_dynamic_module_on_http_filter_per_route_config_destroy(void *config) {}
+
+/* ---- one request ---- */
+
+enum body {
+  BODY_PASSED,  /* nothing to do */
+  BODY_COUNTED, /* passed, but its length is not known beforehand */
+  BODY_SCANNED, /* held back and read */
+  BODY_BROKEN,  /* the rest is dropped; refused at its end, when the client listens */
+  BODY_REWRITTEN,
+};
+
+enum answer { ANSWER_PASSED, ANSWER_JSON, ANSWER_SSE };
+
+struct filter {
+  const struct config *config;
+  uint8_t body, answer;
+  bool answered;         /* what the answer said is in the metadata */
+  bool json_path;
+  bool has_length;       /* the request came with a content-length */
+  bool has_first_chunk;
+  uint64_t seen;         /* bytes of the request's body so far */
+  double first_chunk_ms;
+  struct timespec began;
+  size_t name_size;      /* rewrite: the name that the server needs */
+  char *name;
+  struct pm_answer reply;
+  struct pm_request request;
+};
+
+PM_HOOK void *envoy_dynamic_module_on_http_filter_new(const void *config, void *envoy) {
+  struct filter *f = malloc(sizeof *f);
+  if (f != NULL) {
+    memset(f, 0, offsetof(struct filter, reply));
+    f->config = config;
+  }
+  return f;
+}
+
+PM_HOOK void envoy_dynamic_module_on_http_filter_destroy(void *filter) {
+  struct filter *f = filter;
+  if (f != NULL) free(f->name);
+  free(f);
+}
+
+/* The headers that decide, found in one pass: each look-up by name would cost a copy of the name and a search. */
+struct request_head {
+  struct pm_view method, path, content_type, rewrite;
+  uint64_t length; /* UINT64_MAX: not given */
+  bool encoded, upgrade;
+};
+
+enum { HEADERS_AT_ONCE = 128 };
+
+struct header_list {
+  struct header at_once[HEADERS_AT_ONCE];
+  struct header *headers;
+  size_t count;
+};
+
+static void headers_read(void *envoy, int type, struct header_list *list) {
+  list->headers = list->at_once;
+  list->count = envoy_dynamic_module_callback_http_get_headers_size(envoy, type);
+  if (list->count > HEADERS_AT_ONCE) list->headers = malloc(list->count * sizeof(struct header));
+  if (list->headers == NULL || !envoy_dynamic_module_callback_http_get_headers(envoy, type, list->headers))
+    list->count = 0;
+}
+
+static void headers_free(struct header_list *list) {
+  if (list->headers != list->at_once) free(list->headers);
+}
+
+#define KEY_IS(name) (memcmp(h->key.ptr, name, sizeof(name) - 1) == 0)
+
+static void request_head(const struct header_list *list, struct request_head *head) {
+  *head = (struct request_head){.length = UINT64_MAX};
+  for (const struct header *h = list->headers, *end = h + list->count; h < end; h++) {
+    switch (h->key.size) {
+      case 5:
+        if (KEY_IS(":path")) head->path = h->value;
+        break;
+      case 7:
+        if (KEY_IS(":method")) head->method = h->value;
+        else if (KEY_IS("upgrade")) head->upgrade = true;
+        break;
+      case 12:
+        if (KEY_IS("content-type") && head->content_type.ptr == NULL) head->content_type = h->value;
+        else if (KEY_IS("x-pm-rewrite")) head->rewrite = h->value;
+        break;
+      case 14:
+        if (KEY_IS("content-length")) head->length = pm_decimal(h->value);
+        break;
+      case 16:
+        if (KEY_IS("content-encoding") && !pm_is_identity(h->value)) head->encoded = true;
+        break;
+      default: break;
+    }
+  }
+}
+
+/* ---- refusals ---- */
+
+/* Answers in place of the server. The filter may be gone afterwards: return at once and touch it no more. */
+static void refuse(void *envoy, uint32_t status, const char *text, struct pm_view details) {
+  static const struct header reason[] = {{PM_VIEW("x-pointsman-reason"), PM_VIEW("refused")}};
+  envoy_dynamic_module_callback_http_send_response(envoy, status, reason, 1, (struct pm_view){text, strlen(text)},
+                                                   details);
+}
+
+static void refuse_large(void *envoy, const struct config *config) {
+  char text[96];
+  snprintf(text, sizeof text, "request body: expected at most %llu bytes", (unsigned long long)config->body_bytes);
+  refuse(envoy, 413, text, PM_VIEW("pointsman_body_too_large"));
+}
+
+static const char *json_kind(pm_byte first) {
+  switch (first) {
+    case '[': return "an array";
+    case '"': return "a string";
+    case 't': case 'f': return "a boolean";
+    case 'n': return "null";
+    default: return "a number";
+  }
+}
+
+static void refuse_body(void *envoy, const struct pm_request *r) {
+  char text[128];
+  unsigned long long position = r->position;
+  struct pm_view details = PM_VIEW("pointsman_body_malformed");
+  switch (r->refusal) {
+    case PM_EMPTY:
+      snprintf(text, sizeof text, "request body: expected a JSON object, found nothing");
+      details = PM_VIEW("pointsman_body_empty");
+      break;
+    case PM_NOT_OBJECT:
+      snprintf(text, sizeof text, "request body: expected a JSON object, found %s", json_kind(r->found));
+      details = PM_VIEW("pointsman_body_not_object");
+      break;
+    case PM_ENDED_EARLY:
+      snprintf(text, sizeof text, "request body: expected JSON, found its end after %llu bytes", position);
+      break;
+    case PM_TOO_DEEP:
+      snprintf(text, sizeof text, "request body: expected at most %d levels of nesting", PM_DEPTH_MAX);
+      details = PM_VIEW("pointsman_body_too_deep");
+      break;
+    case PM_NOT_UTF8: snprintf(text, sizeof text, "request body: expected UTF-8"); break;
+    case PM_MODEL_NOT_STRING:
+      snprintf(text, sizeof text, "request body: model: expected a string");
+      details = PM_VIEW("pointsman_body_model");
+      break;
+    case PM_MODEL_TOO_LONG:
+      snprintf(text, sizeof text, "request body: model: expected at most %d bytes", PM_MODEL_MAX);
+      details = PM_VIEW("pointsman_body_model");
+      break;
+    default: snprintf(text, sizeof text, "request body: expected JSON, found an error at byte %llu", position); break;
+  }
+  refuse(envoy, 400, text, details);
+}
+
+/* ---- the request's head ---- */
+
+static bool is_json_path(const struct config *config, struct pm_view path) {
+  const char *query = path.size ? memchr(path.ptr, '?', path.size) : NULL;
+  if (query != NULL) path.size = (size_t)(query - path.ptr);
+  for (size_t i = 0; i < config->path_count; i++)
+    if (pm_same(path, config->paths[i])) return true;
+  return false;
+}
+
+static bool sends_body(struct pm_view method) {
+  return pm_same(method, PM_VIEW("POST")) || pm_same(method, PM_VIEW("PUT")) || pm_same(method, PM_VIEW("PATCH"));
+}
+
+static int scan_request_headers(void *envoy, struct filter *f, const struct request_head *head, bool end) {
+  const struct config *config = f->config;
+  clock_gettime(CLOCK_MONOTONIC, &f->began);
+  enum pm_media media = pm_media_of(head->content_type);
+  if (head->upgrade || pm_same(head->method, PM_VIEW("CONNECT")) || media == PM_MEDIA_GRPC) return CONTINUE;
+  bool json_path = is_json_path(config, head->path);
+  if (end) {
+    if (!json_path || !sends_body(head->method)) return CONTINUE;
+    f->request.refusal = PM_EMPTY;
+    refuse_body(envoy, &f->request);
+    return STOP_HEADERS;
+  }
+  if (json_path && media != PM_MEDIA_JSON && media != PM_MEDIA_ABSENT) {
+    refuse(envoy, 415, "request content-type: expected application/json", PM_VIEW("pointsman_body_media_type"));
+    return STOP_HEADERS;
+  }
+  f->has_length = head->length != UINT64_MAX;
+  if (f->has_length && head->length > config->body_bytes) {
+    refuse_large(envoy, config);
+    return STOP_HEADERS;
+  }
+  bool json = json_path || media == PM_MEDIA_JSON;
+  if (!json || head->encoded || (f->has_length && head->length > config->inspect_body_bytes)) {
+    f->body = f->has_length ? BODY_PASSED : BODY_COUNTED; /* the codec holds a body to its content-length */
+    return CONTINUE;
+  }
+  f->body = BODY_SCANNED;
+  f->json_path = json_path;
+  pm_request_start(&f->request);
+  return STOP_HEADERS;
+}
+
+/* ---- the request's body ---- */
+
+enum { CHUNKS_AT_ONCE = 64 };
+
+/* Calls feed(to, ptr, size) for each slice of a body beyond its first `skip` bytes, until one says false. */
+static void each_chunk(void *envoy, int type, uint64_t skip, bool (*feed)(void *to, const pm_byte *, size_t), void *to) {
+  struct pm_view at_once[CHUNKS_AT_ONCE], *chunks = at_once;
+  size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(envoy, type);
+  if (count > CHUNKS_AT_ONCE) chunks = malloc(count * sizeof *chunks);
+  if (count && chunks != NULL && envoy_dynamic_module_callback_http_get_body_chunks(envoy, type, chunks)) {
+    for (size_t i = 0; i < count; i++) {
+      if (chunks[i].size <= skip) {
+        skip -= chunks[i].size;
+        continue;
+      }
+      if (!feed(to, (const pm_byte *)chunks[i].ptr + skip, chunks[i].size - (size_t)skip)) break;
+      skip = 0;
+    }
+  }
+  if (chunks != at_once) free(chunks);
+}
+
+static bool feed_request(void *to, const pm_byte *bytes, size_t size) { return pm_request_feed(to, bytes, size); }
+
+/* Metadata `pointsman`. Key by key: the ABI also takes a serialized Struct, which costs half as much again (measured). */
+static void put_number(void *envoy, struct pm_view key, double value) {
+  envoy_dynamic_module_callback_http_set_dynamic_metadata_number(envoy, PM_VIEW("pointsman"), key, value);
+}
+
+static void put_text(void *envoy, struct pm_view key, const char *text, size_t size) {
+  envoy_dynamic_module_callback_http_set_dynamic_metadata_string(envoy, PM_VIEW("pointsman"), key,
+                                                                 (struct pm_view){text, size});
+}
+
+static void put_bool(void *envoy, struct pm_view key, bool value) {
+  envoy_dynamic_module_callback_http_set_dynamic_metadata_bool(envoy, PM_VIEW("pointsman"), key, value);
+}
+
+static struct pm_view named(const char *name) { return (struct pm_view){name, strlen(name)}; }
+
+static void put_request(void *envoy, const struct pm_request *r) {
+  for (uint8_t field = PM_FIELD_TEMPERATURE; field <= PM_FIELD_N; field++)
+    if (field != PM_FIELD_MAX_TOKENS && pm_has(r, field)) put_number(envoy, named(pm_field_name[field]), r->number[field]);
+  double tokens;
+  if (pm_request_max_tokens(r, &tokens)) put_number(envoy, PM_VIEW("max_tokens"), tokens);
+  if (pm_has(r, PM_FIELD_STOP)) put_number(envoy, PM_VIEW("stop_count"), r->number[PM_FIELD_STOP]);
+  if (pm_has(r, PM_FIELD_STREAM)) put_bool(envoy, PM_VIEW("stream"), r->number[PM_FIELD_STREAM] != 0);
+  if (pm_has(r, PM_FIELD_EFFORT) && pm_is_printable(r->effort, r->effort_size))
+    put_text(envoy, PM_VIEW("reasoning_effort"), r->effort, r->effort_size);
+}
+
+/* An accepted body: its model routes, its parameters are noted. */
+static void apply_request(void *envoy, const struct pm_request *r) {
+  put_request(envoy, r);
+  struct pm_view model = {r->model, r->model_size};
+  bool sane = r->model_seen && pm_is_printable(model.ptr, model.size);
+  if (sane) put_text(envoy, PM_VIEW("model"), model.ptr, model.size);
+  if (!r->model_seen || pm_same(model, PM_VIEW("auto"))) return;
+  if (!sane) model = PM_VIEW("?"); /* no policy can name it */
+  envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("x-pm-model"), model);
+  envoy_dynamic_module_callback_http_clear_route_cache(envoy);
+}
+
+/* The body is over: accept or refuse it. True: it may pass. */
+static bool scan_request_end(void *envoy, struct filter *f) {
+  struct pm_request *r = &f->request;
+  if (f->seen == 0 && !f->json_path) return true; /* a body of no bytes is no body */
+  if (!pm_request_finish(r)) return refuse_body(envoy, r), false;
+  apply_request(envoy, r);
+  return true;
+}
+
+static int scan_request_body(void *envoy, struct filter *f, bool end) {
+  const struct config *config = f->config;
+  if (f->body == BODY_PASSED) return CONTINUE;
+  /* at the end Envoy has moved the last bytes to what was held back; all of it then lies there */
+  bool counted = f->body == BODY_COUNTED;
+  uint64_t held = end && !counted ? envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST) : 0;
+  uint64_t total = held;
+  if (held < f->seen || held == 0)
+    total = f->seen + envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST), held = 0;
+  if (total > config->body_bytes) return refuse_large(envoy, config), STOP_WITHOUT_BUFFER;
+  if (counted) return f->seen = total, CONTINUE;
+  if (f->body == BODY_SCANNED && total > config->inspect_body_bytes) {
+    f->body = f->has_length ? BODY_PASSED : BODY_COUNTED;
+    return f->seen = total, CONTINUE;
+  }
+  if (f->body == BODY_SCANNED) {
+    each_chunk(envoy, held ? BUFFERED_REQUEST : RECEIVED_REQUEST, held ? f->seen : 0, feed_request, &f->request);
+    if (f->request.refusal != PM_ACCEPTED) f->body = BODY_BROKEN;
+  }
+  f->seen = total;
+  if (end) return scan_request_end(envoy, f) ? CONTINUE : STOP_WITHOUT_BUFFER;
+  return f->body == BODY_BROKEN ? STOP_WITHOUT_BUFFER : STOP_AND_BUFFER;
+}
+
+/* ---- the answer ---- */
+
+struct answer_head {
+  struct pm_view content_type, reason, target;
+  bool encoded;
+};
+
+static void answer_head(const struct header_list *list, struct answer_head *head) {
+  *head = (struct answer_head){.encoded = false};
+  for (const struct header *h = list->headers, *end = h + list->count; h < end; h++) {
+    switch (h->key.size) {
+      case 12:
+        if (KEY_IS("content-type")) head->content_type = h->value;
+        break;
+      case 16:
+        if (KEY_IS("content-encoding") && !pm_is_identity(h->value)) head->encoded = true;
+        break;
+      case 18:
+        if (KEY_IS("x-pointsman-reason")) head->reason = h->value;
+        else if (KEY_IS("x-pointsman-target")) head->target = h->value;
+        break;
+      default: break;
+    }
+  }
+}
+
+static void answer_headers(void *envoy, struct filter *f, const struct answer_head *head, bool end) {
+  if (!end && !head->encoded) {
+    enum pm_media media = pm_media_of(head->content_type);
+    f->answer = media == PM_MEDIA_JSON ? ANSWER_JSON : media == PM_MEDIA_SSE ? ANSWER_SSE : ANSWER_PASSED;
+    if (f->answer != ANSWER_PASSED) pm_answer_start(&f->reply);
+  }
+  char reason[160];
+  size_t size = head->reason.size ? pm_visible_reason(head->reason, head->target, reason, sizeof reason) : 0;
+  if (size)
+    envoy_dynamic_module_callback_http_set_header(envoy, RESPONSE_HEADERS, PM_VIEW("x-pointsman-reason"),
+                                                  (struct pm_view){reason, size});
+}
+
+static bool feed_json(void *to, const pm_byte *bytes, size_t size) { return pm_answer_json(to, bytes, bytes + size), true; }
+
+static bool feed_sse(void *to, const pm_byte *bytes, size_t size) { return pm_answer_sse(to, bytes, bytes + size), true; }
+
+static void note_first_chunk(struct filter *f) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  f->has_first_chunk = true;
+  f->first_chunk_ms = (double)(now.tv_sec - f->began.tv_sec) * 1e3 + (double)(now.tv_nsec - f->began.tv_nsec) / 1e6;
+}
+
+/* Once: at the answer's end, or when the stream ends without one. */
+static void answer_end(void *envoy, struct filter *f) {
+  struct pm_answer *a = &f->reply;
+  if (f->answer == ANSWER_PASSED || f->answered) return;
+  f->answered = true;
+  pm_answer_finish(a);
+  for (int count = 0; count < PM_COUNTS; count++)
+    if (a->present >> count & 1) put_number(envoy, named(pm_count_name[count]), a->count[count]);
+  if (a->finishes_size) put_text(envoy, PM_VIEW("finish_reasons"), a->finishes, a->finishes_size);
+  if (a->model_size) put_text(envoy, PM_VIEW("response_model"), a->model, a->model_size);
+  if (a->id_size) put_text(envoy, PM_VIEW("response_id"), a->id, a->id_size);
+  if (f->has_first_chunk) put_number(envoy, PM_VIEW("first_chunk_ms"), f->first_chunk_ms);
+  if (a->stream_done) put_bool(envoy, PM_VIEW("stream_done"), true);
+}
+
+/* ---- rewrite ---- */
+
+/* Takes the name that this try's server needs. Headers are shared by the tries: x-pm-rewrite is removed each time, and a
+ * content-length may be what an earlier try wrote, so a body that came with one is held and measured anew. */
+static int rewrite_request_headers(void *envoy, struct filter *f, const struct request_head *head, bool end) {
+  struct pm_view name = pm_same(head->rewrite, PM_VIEW("-")) ? PM_VIEW("") : pm_trimmed(head->rewrite);
+  f->has_length = head->length != UINT64_MAX;
+  bool rewrite = name.size != 0 && !head->encoded;
+  bool held = !end && (rewrite || f->has_length);
+  if (f->has_length && head->length > f->config->inspect_body_bytes) held = false; /* no try rewrote it */
+  if (held) f->body = BODY_REWRITTEN;
+  if (held && rewrite) {
+    f->name = malloc(2 * name.size);
+    for (size_t i = 0; f->name != NULL && i < name.size; i++) {
+      if (name.ptr[i] == '"' || name.ptr[i] == '\\') f->name[f->name_size++] = '\\';
+      f->name[f->name_size++] = name.ptr[i];
+    }
+    pm_request_start(&f->request);
+  }
+  if (head->rewrite.ptr != NULL)
+    envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("x-pm-rewrite"), (struct pm_view){0});
+  return held ? STOP_HEADERS : CONTINUE;
+}
+
+struct copy {
+  char *into;
+  size_t size, room;
+};
+
+static bool copy_chunk(void *to, const pm_byte *bytes, size_t size) {
+  struct copy *c = to;
+  if (size > c->room - c->size) return false;
+  memcpy(c->into + c->size, bytes, size);
+  c->size += size;
+  return true;
+}
+
+/* Puts the body together anew around the places of its `model` values. Returns its size. */
+static uint64_t rewrite_places(void *envoy, const struct filter *f, int type, uint64_t size) {
+  const struct pm_request *r = &f->request;
+  struct copy old = {.into = malloc(size), .room = size};
+  if (old.into == NULL) return size;
+  each_chunk(envoy, type, 0, copy_chunk, &old);
+  uint64_t at = 0, total = 0;
+  envoy_dynamic_module_callback_http_drain_body(envoy, type, size);
+  for (unsigned i = 0; i <= r->span_count; i++) {
+    uint64_t from = i < r->span_count ? r->spans[i].from : size;
+    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){old.into + at, from - at});
+    total += from - at;
+    if (i == r->span_count) break;
+    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){f->name, f->name_size});
+    total += f->name_size;
+    at = r->spans[i].to;
+  }
+  free(old.into);
+  return total;
+}
+
+static int rewrite_request_end(void *envoy, struct filter *f) {
+  uint64_t size = envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST);
+  int type = size ? BUFFERED_REQUEST : RECEIVED_REQUEST;
+  if (size == 0) size = envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST);
+  struct pm_request *r = &f->request;
+  if (f->name_size && size + PM_SPANS_MAX * f->name_size <= f->config->inspect_body_bytes) {
+    each_chunk(envoy, type, 0, feed_request, r);
+    if (pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX)
+      size = rewrite_places(envoy, f, type, size);
+  }
+  if (f->has_length) {
+    char text[24];
+    int digits = snprintf(text, sizeof text, "%llu", (unsigned long long)size);
+    envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("content-length"),
+                                                  (struct pm_view){text, (size_t)digits});
+  }
+  return CONTINUE;
+}
+
+/* ---- hooks: a filter that could not be allocated is NULL and does nothing ---- */
+
+PM_HOOK int envoy_dynamic_module_on_http_filter_request_headers(void *envoy, void *filter, bool end) {
+  struct filter *f = filter;
+  if (f == NULL) return CONTINUE;
+  struct header_list list;
+  struct request_head head;
+  headers_read(envoy, REQUEST_HEADERS, &list);
+  request_head(&list, &head);
+  int status = f->config->role == ROLE_SCAN ? scan_request_headers(envoy, f, &head, end)
+                                            : rewrite_request_headers(envoy, f, &head, end);
+  headers_free(&list);
+  return status;
+}
+
+PM_HOOK int envoy_dynamic_module_on_http_filter_request_body(void *envoy, void *filter, bool end) {
+  struct filter *f = filter;
+  if (f == NULL) return CONTINUE;
+  if (f->config->role == ROLE_SCAN) return scan_request_body(envoy, f, end);
+  if (f->body != BODY_REWRITTEN) return CONTINUE;
+  return end ? rewrite_request_end(envoy, f) : STOP_AND_BUFFER;
+}
+
+/* Trailers end a body: all of it lies in what was held back. */
+PM_HOOK int envoy_dynamic_module_on_http_filter_request_trailers(void *envoy, void *filter) {
+  struct filter *f = filter;
+  if (f == NULL) return CONTINUE;
+  if (f->body == BODY_REWRITTEN) return rewrite_request_end(envoy, f);
+  if (f->body != BODY_SCANNED && f->body != BODY_BROKEN) return CONTINUE;
+  return scan_request_end(envoy, f) ? CONTINUE : STOP_HEADERS;
+}
+
+PM_HOOK int envoy_dynamic_module_on_http_filter_response_headers(void *envoy, void *filter, bool end) {
+  struct filter *f = filter;
+  if (f == NULL || f->config->role != ROLE_SCAN) return CONTINUE;
+  struct header_list list;
+  struct answer_head head;
+  headers_read(envoy, RESPONSE_HEADERS, &list);
+  answer_head(&list, &head);
+  answer_headers(envoy, f, &head, end);
+  headers_free(&list);
+  return CONTINUE;
+}
+
+PM_HOOK int envoy_dynamic_module_on_http_filter_response_body(void *envoy, void *filter, bool end) {
+  struct filter *f = filter;
+  if (f == NULL || f->answer == ANSWER_PASSED) return CONTINUE;
+  bool sse = f->answer == ANSWER_SSE;
+  if (sse && !f->has_first_chunk && envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_RESPONSE))
+    note_first_chunk(f);
+  each_chunk(envoy, RECEIVED_RESPONSE, 0, sse ? feed_sse : feed_json, &f->reply);
+  if (end) answer_end(envoy, f);
+  return CONTINUE;
+}
+
+PM_HOOK int envoy_dynamic_module_on_http_filter_response_trailers(void *envoy, void *filter) {
+  if (filter != NULL) answer_end(envoy, filter);
+  return CONTINUE;
+}
+
+/* Before the access log is written, also when the client left early. */
+PM_HOOK void envoy_dynamic_module_on_http_filter_stream_complete(void *envoy, void *filter) {
+  if (filter != NULL) answer_end(envoy, filter);
+}

@@ -1,0 +1,100 @@
+"""Process identity against real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pointsman.sidecar.process_identity import (
+    EnvoyRecord,
+    ProcessIdentity,
+    has_ended,
+    identify,
+    is_alive,
+    living_envoys,
+    send_signal,
+    write_envoys,
+)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def _identity(process: subprocess.Popen[bytes]) -> ProcessIdentity:
+    identity = identify(process.pid)
+    assert identity is not None
+    return identity
+
+
+def test_identity_is_stable_and_alive(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = _identity(sleeper)
+
+    assert identity == identify(sleeper.pid)
+    assert is_alive(identity)
+
+
+def test_command_with_parentheses_and_spaces_is_read(tmp_path: Path) -> None:
+    program = tmp_path / "a) S 1 (b"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "60"]) as process:
+        assert is_alive(_identity(process))
+        process.kill()
+
+
+async def test_ended_process_is_told_from_a_living_one(sleeper: subprocess.Popen[bytes]) -> None:
+    identity = _identity(sleeper)
+    assert not await has_ended(identity, 20)
+
+    assert send_signal(identity, signal.SIGTERM)
+
+    assert await has_ended(identity, 10_000)
+    # Not reaped yet: a zombie serves nobody.
+    assert identify(sleeper.pid) is None
+    assert not is_alive(identity)
+    assert not send_signal(identity, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("other", [{"start_ticks": 1}, {"boot_id": "another"}])
+async def test_pid_that_went_to_another_process_is_not_signalled(
+    sleeper: subprocess.Popen[bytes], other: dict[str, object]
+) -> None:
+    stale = replace(_identity(sleeper), **other)  # type: ignore[arg-type]  # field names of the table above
+
+    assert not send_signal(stale, signal.SIGKILL)
+    assert await has_ended(stale, 1_000)
+    assert sleeper.poll() is None
+
+
+def test_file_gives_back_the_living_ones(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    living = EnvoyRecord(_identity(sleeper), "00ff", tmp_path / "admin.sock")
+    dead = replace(living, process=replace(living.process, start_ticks=1))
+    path = tmp_path / "envoy.pid"
+
+    write_envoys(path, (dead, living))
+
+    assert living_envoys(path) == (living,)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["envoy.pid"]
+    write_envoys(path, ())
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"envoys": [{}]}', '{"envoys": [{"process": {"pid": 1}}]}', "\xff"]
+)
+def test_damaged_file_names_nobody(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "envoy.pid"
+    path.write_text(content, "latin-1")
+
+    assert living_envoys(path) == ()
+    assert living_envoys(tmp_path / "none") == ()
