@@ -25,7 +25,7 @@ from pointsman.sidecar.envoy_binary import EnvoyFailed, find_envoy, supports_mod
 from pointsman.sidecar.envoy_process import EnvoyOptions, EnvoyProcess, PredecessorEnded
 from pointsman.sidecar.json_log import event
 from pointsman.sidecar.live import Live
-from pointsman.sidecar.policy_watch import changes
+from pointsman.sidecar.policy_watch import Fingerprint, changes, fingerprint
 from pointsman.sidecar.port_probe import PortRefused, check_port, claimed_port
 from pointsman.sidecar.process_identity import living_envoys
 from pointsman.sidecar.recorder import Recorder
@@ -75,10 +75,12 @@ class Agent:
         self._recorder: Recorder
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
+        self._seen: Fingerprint = ()
         self._exporter_tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Run until a signal; 0 after a clean drain, 1 otherwise. AgentRefused and EnvoyFailed tell why not at all."""
+        self._seen = fingerprint(self._options.config)
         decoded = policy_file.load(self._options.config)
         if decoded.policy is None:
             raise AgentRefused("\n".join(problem.render() for problem in decoded.problems))
@@ -129,7 +131,7 @@ class Agent:
 
     def _envoy_options(self, binary: Path, state: StateDir) -> EnvoyOptions:
         spec = BootstrapSpec(
-            node_id=f"pointsman-{os.uname().nodename}",
+            node_id=f"{os.uname().nodename}-{os.getpid()}",
             admin_socket=str(state.admin_socket),
             xds_socket=str(state.xds_socket),
             log_socket=str(state.log_socket),
@@ -182,7 +184,7 @@ class Agent:
 
     async def _watch_policy(self) -> None:
         """Reload on every change on disk. What goes wrong while reading is a problem of the policy, not of the loop."""
-        async for _ in changes(self._options.config, self._stop):
+        async for _ in changes(self._options.config, self._stop, self._seen):
             self._reload()
 
     def _reload(self) -> None:

@@ -77,12 +77,15 @@ class EnvoyAdmin:
 
     async def in_flight(self) -> InFlight:
         """Return what is in flight now; an Envoy without a client listener has nothing."""
-        text = await self.get(_GAUGES_PATH)
-        try:
-            gauges = {row["name"]: int(row["value"]) for row in json.loads(text)["stats"] if "name" in row}
-        except (ValueError, KeyError, TypeError) as error:
-            raise AdminUnreachable(f"{self._path}: expected gauges as JSON from /stats: {error}") from error
+        gauges = await self._gauges()
         return InFlight(gauges.get(_REQUESTS, 0), gauges.get(_CONNECTIONS, 0))
+
+    async def has_client_listener(self) -> bool:
+        """Tell whether Envoy took a listener for clients; ready alone does not say so. False also without an answer."""
+        try:
+            return _CONNECTIONS in await self._gauges()
+        except AdminUnreachable:
+            return False
 
     async def get(self, path: str) -> str:
         """Return what Envoy shows under the path."""
@@ -95,6 +98,13 @@ class EnvoyAdmin:
     async def close_listeners(self) -> None:
         """Stop accepting connections; those that exist go on."""
         await self._expect("POST", "/drain_listeners")
+
+    async def _gauges(self) -> dict[str, int]:
+        text = await self.get(_GAUGES_PATH)
+        try:
+            return {row["name"]: int(row["value"]) for row in json.loads(text)["stats"] if "name" in row}
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminUnreachable(f"{self._path}: expected gauges as JSON from /stats: {error}") from error
 
     async def _expect(self, method: str, path: str) -> str:
         status, text = await self._call(method, path)

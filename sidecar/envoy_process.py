@@ -63,6 +63,7 @@ from pointsman.sidecar.supervision import (
 )
 
 _READY_POLL_S = 0.02
+_LISTENER_POLL_S = 0.1
 _LISTENER_DRAIN_S = 600
 """How long connections of a changed listener go on before Envoy cuts them: its own default, longer than most streams.
 The drain at the end does not use it."""
@@ -116,7 +117,7 @@ class EnvoyProcess:
         self._task: asyncio.Task[EnvoyGone] | None = None
         self._group = asyncio.TaskGroup()
         self._work: asyncio.Task[None] | None = None
-        """What goes on beside the running process: waiting for readiness, checking, draining."""
+        """What goes on beside the running process: waiting for readiness or a listener, checking, draining."""
 
         self._process: ProcessIdentity | None = None
         self._records: tuple[EnvoyRecord, ...] = ()
@@ -230,7 +231,7 @@ class EnvoyProcess:
             case Tell(event):
                 if isinstance(event, EnvoyReady):
                     self._was_ready.set()
-                    self._retire_predecessors()
+                    self._begin(self._retire_once_replaced())
                 self._tell(event)
                 return event if isinstance(event, EnvoyGone) else None
         return None
@@ -346,6 +347,15 @@ class EnvoyProcess:
             moved.append(record)
         self._predecessors = tuple(moved)
         self._record(self._predecessors)
+
+    async def _retire_once_replaced(self) -> None:
+        """Retire them when this Envoy has a listener: ready it also becomes when nobody sends one (after 30 s)."""
+        async with EnvoyAdmin(self._state_dir.admin_socket) as admin:
+            while self._predecessors:
+                if await admin.has_client_listener():
+                    self._retire_predecessors()
+                    break
+                await asyncio.sleep(_LISTENER_POLL_S)
 
     def _retire_predecessors(self) -> None:
         for record in self._predecessors:

@@ -18,6 +18,9 @@ DEBOUNCE_MS = 20
 STEP_MS = 5
 """How long nothing more must happen before a burst is over."""
 
+CATCH_UP_MS = 500
+"""How often the files themselves are looked at."""
+
 SUFFIXES = (".yaml", ".yml")
 
 
@@ -38,16 +41,44 @@ class PolicyFilter:
         return name.endswith(SUFFIXES) and not name.startswith(".")
 
 
-async def changes(path: Path, stop: asyncio.Event) -> AsyncIterator[None]:
-    """Yield once for every burst of changes until `stop` is set."""
+Fingerprint = tuple[tuple[str, int, int, int], ...]
+"""Name, inode, size and time of every policy file."""
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """Return what tells whether the policy's files are still those that were read; take it before reading."""
+    try:
+        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
+    except OSError:
+        return ()
+    found = []
+    for file in files:
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        found.append((file.name, status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+async def changes(path: Path, stop: asyncio.Event, seen: Fingerprint) -> AsyncIterator[None]:
+    """Yield once for every burst of changes since `seen`, until `stop` is set.
+
+    Notifications come at once; the fingerprint, looked at every CATCH_UP_MS, finds what no notification told: a change
+    before the watch began, or on a file system without notifications.
+    """
     folder = path if path.is_dir() else path.parent
-    async for _ in awatch(
+    async for told in awatch(
         folder,
         watch_filter=PolicyFilter(path),
         debounce=DEBOUNCE_MS,
         step=STEP_MS,
         stop_event=stop,
         recursive=False,
-        rust_timeout=1_000,
+        rust_timeout=CATCH_UP_MS,
+        yield_on_timeout=True,
     ):
-        yield
+        now = fingerprint(path)
+        if told or now != seen:
+            seen = now
+            yield

@@ -394,7 +394,7 @@ static void pm_answer_sse(struct pm_answer *a, const pm_byte *p, const pm_byte *
       case PM_LINE_DATA: {
         const pm_byte *stop = pm_line_end(p, end);
         if (a->done_at != 255) pm_done_feed(a, p, stop);
-        if (a->done_at == 255 || a->done_at == 0) pm_answer_json(a, p, stop);
+        pm_answer_json(a, p, stop); /* [DONE] is no object either: it is skipped */
         p = stop;
         if (p == end) return;
         if (a->done_at == 6) a->stream_done = true;

@@ -16,7 +16,9 @@ from pointsman.router.document import Document, Entry, Fields, Items, Node, Scal
 from pointsman.router.problem import Code, Problem, Severity, one_line, shown
 
 MAX_DEPTH = 32
-"""The deepest key of the schema is at 8; the limit keeps hostile nesting off the stack."""
+"""The deepest key of the schema is at 8. libyaml takes quadratic time on deep nesting, so reading stops here."""
+MAX_NODES = 200_000
+"""A policy of a thousand models has fewer values; the limit bounds the time that a hostile file can take."""
 MAX_FILE_PROBLEMS = 200
 """More in one file are not reported."""
 
@@ -78,9 +80,10 @@ class TreeBuilder:
         self._open: list[_Open] = []
         self._root: Node | None = None
         self._anchors: set[str] = set()
+        self._node_count = 0
 
     def documents(self, events: Iterable[yaml.Event]) -> Iterator[Document]:
-        """Yield each document that is not empty; problems stand in `problems`."""
+        """Yield each document that is not empty; problems stand in `problems`. Past a limit the rest is not read."""
         for event in events:
             if isinstance(event, yaml.DocumentStartEvent):
                 self._root, self._open, reported = None, [], len(self.problems)
@@ -91,6 +94,8 @@ class TreeBuilder:
                 self.problems[reported:] = [replace(one, document=document.title) for one in self.problems[reported:]]
                 yield document
             elif isinstance(event, yaml.NodeEvent):
+                if self._is_over(event):
+                    return
                 self._node(event)
             elif isinstance(event, yaml.CollectionEndEvent):
                 self._add(self._open.pop().closed())
@@ -99,6 +104,17 @@ class TreeBuilder:
         """Add a problem, up to MAX_FILE_PROBLEMS."""
         if len(self.problems) < MAX_FILE_PROBLEMS:
             self.problems.append(Problem(Severity.ERROR, code, self._file, line, "", path, found=found, note=note))
+
+    def _is_over(self, event: yaml.NodeEvent) -> bool:
+        self._node_count += 1
+        if self._node_count > MAX_NODES:
+            note = f"the file has more than {MAX_NODES} values; the rest is not read"
+        elif len(self._open) >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
+            note = f"values are nested deeper than {MAX_DEPTH}; the rest of the file is not read"
+        else:
+            return False
+        self.problems.append(Problem(Severity.ERROR, Code.TOO_MANY, self._file, _line(event), note=note))
+        return True
 
     def _node(self, event: yaml.NodeEvent) -> None:
         line = _line(event)
@@ -115,11 +131,7 @@ class TreeBuilder:
         if is_tagged:
             self._unsupported(line, "tags are not supported: use quotes to make text")
         if not isinstance(event, yaml.ScalarEvent):
-            is_too_deep = len(self._open) == MAX_DEPTH
-            if is_too_deep:
-                self._unsupported(line, f"values are nested deeper than {MAX_DEPTH}")
-            is_dropped = is_tagged or len(self._open) >= MAX_DEPTH
-            self._open.append(_Open(line, isinstance(event, yaml.MappingStartEvent), is_dropped=is_dropped))
+            self._open.append(_Open(line, isinstance(event, yaml.MappingStartEvent), is_dropped=is_tagged))
         elif is_tagged:
             self._add(Unreadable(line))
         elif self._awaits_key() or not event.implicit[0]:
@@ -136,7 +148,7 @@ class TreeBuilder:
     def _path(self) -> str:
         """Where the next value stands; what is below `auth` is left out, since a secret may stand there as a key."""
         steps: list[Step] = []
-        for one in self._open[:MAX_DEPTH]:
+        for one in self._open:
             if not one.is_mapping:
                 steps.append(len(one.items))
             elif one.key is not None:

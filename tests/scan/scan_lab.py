@@ -1,7 +1,7 @@
 """A real Envoy with the module in its chain, and the server behind it: what the end-to-end tests drive.
 
 Envoy listens on a port that it chooses, its admin on a unix socket. The server is HTTP/1.1 in a thread; it echoes what it
-got as JSON, or plays the script that a test put in `Server.answers`. Called by test_module.py and test_rewrite.py.
+got as JSON, or plays the script that a test put in `Server.answers`. Called by test_scan_filter.py and test_rewrite_filter.py.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Server:
         self.port = 0
         self.seen: list[Seen] = []
         self.answers: dict[str, Script] = {}
+        self._failing: set[str] = set()
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -66,6 +67,10 @@ class Server:
     def __exit__(self, *exc: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(WAIT_S)
+
+    def fail_next(self, path: str) -> None:
+        """Answer the next request for this path with 503."""
+        self._failing.add(path)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -99,6 +104,12 @@ class Server:
         script = self.answers.get(path) or Script(
             headers=(("content-type", "application/json"),), pieces=(json.dumps({"ok": True}).encode(),)
         )
+        if path in self._failing:
+            self._failing.discard(path)
+            script = Script(status="503 Service Unavailable")
+        if method == "HEAD":
+            writer.write(f"HTTP/1.1 {script.status}\r\ncontent-length: 0\r\n\r\n".encode())
+            return True
         lines = [f"HTTP/1.1 {script.status}", *(f"{k}: {v}" for k, v in script.headers), "transfer-encoding: chunked"]
         writer.write(("\r\n".join(lines) + "\r\n\r\n").encode())
         await writer.drain()
@@ -178,6 +189,44 @@ def module(name: str, config: str) -> dict[str, Any]:
     }
 
 
+def ladder(name: str, rungs: list[str], filters: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return an aggregate cluster; filters run once per try, before the codec."""
+    options: dict[str, Any] = {
+        "@type": f"{TYPE}.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http_protocol_options": {}},
+    }
+    codec = {"@type": f"{TYPE}.filters.http.upstream_codec.v3.UpstreamCodec"}
+    if filters:
+        options["http_filters"] = [*filters, {"name": "envoy.filters.http.upstream_codec", "typed_config": codec}]
+    return {
+        "name": name,
+        "connect_timeout": "1s",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "cluster_type": {
+            "name": "envoy.clusters.aggregate",
+            "typed_config": {"@type": f"{TYPE}.clusters.aggregate.v3.ClusterConfig", "clusters": rungs},
+        },
+        "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options},
+    }
+
+
+def climbing(name: str, tries: int) -> dict[str, Any]:
+    """Return a route action: to a ladder, the next rung on 503."""
+    priorities = {
+        "@type": f"{TYPE}.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+        "update_frequency": 1,
+    }
+    return {
+        "cluster": name,
+        "retry_policy": {
+            "retry_on": "retriable-status-codes",
+            "retriable_status_codes": [503],
+            "num_retries": tries - 1,
+            "retry_priority": {"name": "previous", "typed_config": priorities},
+        },
+    }
+
+
 def cluster(name: str, port: int, **metadata: str) -> dict[str, Any]:
     """Return a static cluster of one endpoint."""
     address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
@@ -205,6 +254,7 @@ def bootstrap(routes: list[Any], clusters: list[Any], scan: dict[str, Any], fold
         "stat_prefix": "in",
         "early_header_mutation_extensions": [{"name": "early", "typed_config": mutation}],
         "upgrade_configs": [{"upgrade_type": "websocket"}],
+        "http_protocol_options": {"enable_trailers": True},
         "http_filters": [
             scan,
             {"name": "router", "typed_config": {"@type": f"{TYPE}.filters.http.router.v3.Router"}},

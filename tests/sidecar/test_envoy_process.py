@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import aiohttp
 import pytest
 from aiohttp import web
+from pointsman.sidecar.envoy_admin import EnvoyAdmin
 from pointsman.sidecar.envoy_binary import EnvoyFailed, find_envoy
 from pointsman.sidecar.envoy_process import EnvoyOptions, EnvoyProcess, PredecessorEnded, default_concurrency
 from pointsman.sidecar.process_identity import is_alive, living_envoys
@@ -298,6 +299,25 @@ async def test_envoy_of_a_killed_agent_serves_on_and_is_replaced_without_a_faile
     assert failures == []
     assert served > 100
     assert sorted(path.suffix for path in lab.state.path.iterdir()) == ["", ".log", ".pb"]
+
+
+@pytest.mark.envoy
+async def test_old_envoy_serves_until_the_new_one_has_a_listener(lab: Lab, tmp_path: Path) -> None:
+    old_pid = await _left_by_a_killed_agent(lab, tmp_path)
+    events = Events()
+    bare = Bootstrap()
+    bare.admin.address.pipe.path = str(lab.state.admin_socket)
+    options = EnvoyOptions(find_envoy({}), lab.state, bare.SerializeToString())
+
+    async with EnvoyProcess(options, events.tell) as envoy, EnvoyAdmin(lab.state.admin_socket) as admin:
+        assert envoy.is_serving
+        assert not await admin.has_client_listener()
+        assert await _get(lab.url) == "whole"
+        assert {record.process.pid for record in living_envoys(lab.state.envoy_pids)} == {old_pid, envoy.pid}
+        assert events.kinds() == ["EnvoyStarted", "EnvoyReady"]
+
+    assert PredecessorEnded(old_pid, 0) in events.seen
+    assert living_envoys(lab.state.envoy_pids) == ()
 
 
 @pytest.mark.envoy

@@ -13,7 +13,7 @@ from pointsman.router.decode import Decoded
 from pointsman.router.policy import Target
 from pointsman.router.problem import Severity
 from pointsman.sidecar.policy_file import MAX_FILE_BYTES, load, read
-from pointsman.sidecar.yaml_tree import MAX_DEPTH, MAX_FILE_PROBLEMS
+from pointsman.sidecar.yaml_tree import MAX_DEPTH, MAX_FILE_PROBLEMS, MAX_NODES
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"
 
@@ -208,10 +208,15 @@ def read_text(tmp_path: Path, text: str) -> tuple[object, tuple[object, ...]]:
     return read(tmp_path / "policy.yaml")
 
 
-@pytest.mark.parametrize("depth", [MAX_DEPTH, 20_000])
-def test_deep_nesting_is_told_once(tmp_path: Path, depth: int) -> None:
+@pytest.mark.parametrize("depth", [MAX_DEPTH, 2_000_000])
+def test_deep_nesting_stops_the_reading(tmp_path: Path, depth: int) -> None:
     lines = errors(load_text(tmp_path, SETTINGS % ("[" * depth + "]" * depth)), tmp_path)
-    assert 1 == sum("nested deeper" in line for line in lines)
+    assert ["policy.yaml:4: values are nested deeper than 32; the rest of the file is not read"] == lines
+
+
+def test_too_many_values_stop_the_reading(tmp_path: Path) -> None:
+    lines = errors(load_text(tmp_path, "a: [" + "1," * MAX_NODES + "]"), tmp_path)
+    assert ["policy.yaml:1: the file has more than 200000 values; the rest is not read"] == lines
 
 
 @pytest.mark.parametrize("name", sorted(file.name for file in EXAMPLES.glob("*.yaml")))

@@ -13,7 +13,7 @@ def cluster(name: str, *, timeout_s: int = 1) -> api.Cluster:
     made = api.Cluster(name=name, type=api.Cluster.EDS)
     made.connect_timeout.seconds = timeout_s
     made.eds_cluster_config.eds_config.ads.SetInParent()
-    made.eds_cluster_config.eds_config.resource_api_version = 2
+    made.eds_cluster_config.eds_config.resource_api_version = api.V3
     return made
 
 
@@ -92,7 +92,7 @@ def listener(name: str, route_name: str, *, port: int = 10_000) -> api.Listener:
     served = manager()
     served.rds.route_config_name = route_name
     served.rds.config_source.ads.SetInParent()
-    served.rds.config_source.resource_api_version = 2
+    served.rds.config_source.resource_api_version = api.V3
     return listener_of(name, served, port=port)
 
 
