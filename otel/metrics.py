@@ -307,7 +307,7 @@ class Metrics:
         if labels.get(names.LABEL_ROUTE, names.OTHER) not in (*self._routes, names.OTHER, names.NONE):
             return False
         target = labels.get(names.LABEL_TARGET, names.OTHER)
-        if target in (names.OTHER, names.NONE):
+        if target in (names.OTHER, names.NONE, names.CANNED):
             return True
         known = self._targets.get(target)
         if known is None:
@@ -318,7 +318,7 @@ class Metrics:
     def _clamp_target(self, target: str | None) -> str:
         if target is None:
             return names.NONE
-        return target if target in self._targets else names.OTHER
+        return target if target in self._targets or target == names.CANNED else names.OTHER
 
     def _admit(self, family: _Family[Counter], values: Labels) -> tuple[Counter, bool]:
         """Return the set's counter, or the overflow's, and whether all its values are shown as they were."""

@@ -75,6 +75,9 @@ OTHER = "other"
 NONE = "none"
 """Label value for "there is none": no target answered, no route took the request, no status was sent."""
 
+CANNED = "canned"
+"""Label value for answers that the sidecar gave by itself as the last rung."""
+
 OTHER_PROVIDER = "_OTHER"
 """`gen_ai.provider.name` is required; where no model server was chosen (a refusal) it has this value."""
 

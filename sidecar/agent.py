@@ -72,6 +72,7 @@ class Agent:
         self._scanner_problem: str | None = None
         self._live: Live
         self._ads: AdsServer
+        self._logs: LogReceiver
         self._recorder: Recorder
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
@@ -108,7 +109,7 @@ class Agent:
         live = self._live
         self._recorder = Recorder(live.metrics, live.in_force.attribution)
         self._ads = AdsServer(state.xds_socket, on_event=self._on_xds)
-        logs = LogReceiver(state.log_socket, self._recorder.record)
+        self._logs = logs = LogReceiver(state.log_socket, self._recorder.record)
         self._publish(live.in_force.snapshot)
         self._renew_exporter()
         loop = asyncio.get_running_loop()
@@ -168,6 +169,7 @@ class Agent:
             gone = asyncio.create_task(envoy.gone())
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
             self._stop.set()
+            self._logs.expect_end()
             ended = await envoy.stop()
             watching.cancel()
             confirming.cancel()

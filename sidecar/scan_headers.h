@@ -99,13 +99,17 @@ static inline struct pm_view pm_parameter(struct pm_view list, struct pm_view na
 
 /* `why;arm=TARGET;attempt=N`, put there by the route, as the client sees it: `why` when the arm answered at once,
  * `why;attempt=N` when it did later, `fallback;attempt=N` when another target did or none is known. Returns the size
- * written to `into`, or 0: there is no arm, leave it. */
+ * written to `into`, or 0: there is no arm, leave it. `why` may have parameters of its own (`default;class=unknown`). */
 static inline size_t pm_visible_reason(struct pm_view reason, struct pm_view target, char *into, size_t room) {
   struct pm_view arm = pm_parameter(reason, PM_VIEW("arm"));
   if (arm.size == 0) return 0;
   uint64_t attempt = pm_decimal(pm_parameter(reason, PM_VIEW("attempt")));
   if (attempt == 0 || attempt > 1000) attempt = 1;
-  struct pm_view why = pm_same(arm, pm_trimmed(target)) ? pm_before(reason, ';') : PM_VIEW("fallback");
+  struct pm_view why = PM_VIEW("fallback");
+  if (pm_same(arm, pm_trimmed(target))) {
+    /* what comes before the arm is the reason with its notes (`default;class=unknown`) */
+    why = (struct pm_view){reason.ptr, (size_t)(arm.ptr - reason.ptr) - (sizeof(";arm=") - 1)};
+  }
   bool told = attempt == 1 && why.ptr == reason.ptr;
   int size = told ? snprintf(into, room, "%.*s", (int)why.size, why.ptr)
                   : snprintf(into, room, "%.*s;attempt=%d", (int)why.size, why.ptr, (int)attempt);

@@ -24,6 +24,10 @@ RECONNECT_BASE_MS = 100
 RECONNECT_MAX_MS = 1_000
 """Back-off to the agent: it is on the same machine, so a restart should be noticed within a second (facts 20.7)."""
 
+MAX_REGEX_PROGRAM = 100_000
+"""RE2 instructions an expression may compile to: all that the policy decoder accepts (512 characters) fits;
+Envoy's default of 100 would refuse `[0-9]{99}`."""
+
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSpec:
@@ -82,6 +86,8 @@ def _add_runtime(bootstrap: Bootstrap) -> None:
     layer = bootstrap.layered_runtime.layers.add(name="static").static_layer
     layer.fields["tracing.opentelemetry.min_flush_spans"].number_value = 256
     layer.fields["tracing.opentelemetry.flush_interval_ms"].number_value = 1_000
+    layer.fields["re2.max_program_size.error_level"].number_value = MAX_REGEX_PROGRAM
+    layer.fields["re2.max_program_size.warn_level"].number_value = MAX_REGEX_PROGRAM
 
 
 def _add_overload(bootstrap: Bootstrap, spec: BootstrapSpec) -> None:

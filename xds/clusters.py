@@ -21,7 +21,7 @@ from pointsman.xds.api import (
     UpstreamHttpOptions,
     pack,
 )
-from pointsman.xds.names import METADATA, TARGET_KEY
+from pointsman.xds.names import CANNED_TARGET, METADATA, TARGET_KEY
 
 UPSTREAM_IDLE_MS = 4_000
 """Below the shortest keep-alive of common model servers (uvicorn: 5 s), so that Envoy closes first."""
@@ -135,7 +135,7 @@ def _canned_cluster(rung: CannedRung) -> Cluster:
     cluster.load_assignment.cluster_name = rung.key
     endpoint = cluster.load_assignment.endpoints.add().lb_endpoints.add()
     endpoint.endpoint.address.envoy_internal_address.server_listener_name = rung.key
-    _name_endpoint(endpoint, "canned")
+    _name_endpoint(endpoint, CANNED_TARGET)
     transport = InternalUpstreamTransport()
     transport.transport_socket.name = "envoy.transport_sockets.raw_buffer"
     transport.transport_socket.typed_config.CopyFrom(pack(RawBuffer()))

@@ -40,7 +40,6 @@ from pointsman.xds.api import (
 from pointsman.xds.clusters import split_address
 from pointsman.xds.names import (
     ATTEMPT_HEADER,
-    FAILURE_TAG,
     LADDER_TAG,
     LISTENER,
     LOG_CLUSTER,
@@ -197,7 +196,6 @@ def _try_log() -> AccessLog:
     config = HttpGrpcAccessLogConfig()
     config.additional_request_headers_to_log.append(ATTEMPT_HEADER)
     config.additional_response_headers_to_log.extend(("x-model-confidence", "retry-after"))
-    config.common_config.custom_tags.add(tag=FAILURE_TAG, value="%UPSTREAM_TRANSPORT_FAILURE_REASON%")
     return _log(TRY_LOG, config)
 
 

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pointsman.router.entry import Param, RequestEntry, TryEntry
-from pointsman.xds.names import ATTEMPT_HEADER, LADDER_TAG, METADATA, SPAN_ID_TAG, TRACE_ID_TAG
+from pointsman.xds.names import ATTEMPT_HEADER, CANNED_TARGET, LADDER_TAG, METADATA, SPAN_ID_TAG, TRACE_ID_TAG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,8 +55,10 @@ FLAG_NAMES = {
 }
 """Envoy's short name of each response flag, by the field of ResponseFlags."""
 
-METHODS = ("", "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
-"""Method by its number in envoy.config.core.v3.RequestMethod; "" is any other."""
+METHODS: dict[int, str] = dict(
+    enumerate(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"), start=1)
+)
+"""Method by its number in envoy.config.core.v3.RequestMethod; an entry's is "" where it is another."""
 
 NUMBER_PARAMS = (
     "temperature",
@@ -94,55 +96,41 @@ def decode_request(logged: HTTPAccessLogEntry) -> RequestEntry:
     tags = common.custom_tags
     headers = _texts(request.request_headers)
     trace_id = tags.get(TRACE_ID_TAG) or None
-    params: dict[str, Param] = {}
-    counts: Sequence[int | None] = _NO_COUNTS
-    response_model = response_id = first_chunk_ms = None
-    finish_reasons: tuple[str, ...] = ()
     namespaces = common.metadata.filter_metadata
-    if METADATA in namespaces:
-        fields = namespaces[METADATA].fields
-        params = _params(fields)
-        counts = _counts(fields)
-        if "first_chunk_ms" in fields and (value := fields["first_chunk_ms"]).HasField("number_value"):
-            first_chunk_ms = value.number_value
-        if "response_model" in fields:
-            response_model = clean(fields["response_model"].string_value) or None
-        if "response_id" in fields:
-            response_id = clean(fields["response_id"].string_value) or None
-        if "finish_reasons" in fields:
-            finish_reasons = _words(fields["finish_reasons"].string_value)
+    said = _read(namespaces[METADATA].fields) if METADATA in namespaces else ({}, _NO_COUNTS, None, None, (), None)
+    params, counts, response_model, response_id, finish_reasons, first_chunk_ms = said
     stop_sequence_count, input_tokens, output_tokens, cached_tokens, reasoning_tokens = counts
-    return RequestEntry(
-        started_unix_ns=started.seconds * 1_000_000_000 + started.nanos,
-        duration_ms=duration.seconds * 1e3 + duration.nanos / 1e6,
-        row=common.route_name,
-        ladder=tags.get(LADDER_TAG) or "",
-        target=common.upstream_cluster or None,
-        endpoint=_endpoint(common),
-        status=response.response_code.value,
-        flags=_flags(common),
-        details=clean(response.response_code_details),
-        attempts=common.upstream_request_attempt_count,
-        method=_method(request.request_method),
-        path=clean(request.path.partition("?")[0]),
-        request_id=clean(request.request_id),
-        trace_id=trace_id,
-        span_id=tags.get(SPAN_ID_TAG) or None,
-        is_sampled=trace_id is not None and _is_sampled(headers.get("traceparent")),
-        headers=headers,
-        answer_headers=_texts(response.response_headers),
-        params=params,
-        stop_sequence_count=stop_sequence_count,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cached_tokens=cached_tokens,
-        reasoning_tokens=reasoning_tokens,
-        response_model=response_model,
-        response_id=response_id,
-        finish_reasons=finish_reasons,
-        first_chunk_ms=first_chunk_ms,
-        request_bytes=request.request_body_bytes,
-        response_bytes=response.response_body_bytes,
+    return RequestEntry(  # by position, in the order of its fields: 30 keywords cost 0.9 us more
+        started.seconds * 1_000_000_000 + started.nanos,
+        duration.seconds * 1e3 + duration.nanos / 1e6,
+        common.route_name,
+        tags.get(LADDER_TAG) or "",
+        _target(common.upstream_cluster) or None,
+        _endpoint(common),
+        response.response_code.value,
+        _flags(common),
+        clean(response.response_code_details),
+        common.upstream_request_attempt_count,
+        METHODS.get(request.request_method, ""),
+        clean(request.path.partition("?")[0]),
+        clean(request.request_id),
+        trace_id,
+        tags.get(SPAN_ID_TAG) or None,
+        trace_id is not None and _is_sampled(headers.get("traceparent")),
+        headers,
+        _texts(response.response_headers),
+        params,
+        stop_sequence_count,
+        input_tokens,
+        output_tokens,
+        cached_tokens,
+        reasoning_tokens,
+        response_model,
+        response_id,
+        finish_reasons,
+        first_chunk_ms,
+        request.request_body_bytes,
+        response.response_body_bytes,
     )
 
 
@@ -161,7 +149,7 @@ def decode_try(logged: HTTPAccessLogEntry) -> TryEntry:
         started_unix_ns=started.seconds * 1_000_000_000 + started.nanos,
         duration_ms=duration.seconds * 1e3 + duration.nanos / 1e6,
         row=common.route_name,
-        target=common.upstream_cluster,
+        target=_target(common.upstream_cluster),
         endpoint=_endpoint(common),
         status=response.response_code.value,
         flags=_flags(common),
@@ -188,14 +176,15 @@ def _texts(headers: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-def _method(number: int) -> str:
-    return METHODS[number] if 0 <= number < len(METHODS) else ""
-
-
 def _flags(common: AccessLogCommon) -> tuple[str, ...]:
     if not common.HasField("response_flags"):
         return ()
     return tuple(FLAG_NAMES[field.name] for field, _ in common.response_flags.ListFields())
+
+
+def _target(cluster: str) -> str:
+    """The target's name: its cluster's, but for canned rungs, which clients see as one."""
+    return CANNED_TARGET if cluster.startswith("canned:") else cluster
 
 
 def _endpoint(common: AccessLogCommon) -> str | None:
@@ -215,6 +204,23 @@ def _attempt(header: str | None) -> int:
 
 def _is_sampled(traceparent: str | None) -> bool:
     return traceparent is not None and len(traceparent) > _TRACE_FLAG and traceparent[_TRACE_FLAG] in _ODD_DIGITS
+
+
+def _read(
+    fields: Mapping[str, Value],
+) -> tuple[dict[str, Param], Sequence[int | None], str | None, str | None, tuple[str, ...], float | None]:
+    """Return the scanner's parameters, counts, answering model, answer's id, finish reasons and time to first chunk."""
+    response_model = response_id = first_chunk_ms = None
+    finish_reasons: tuple[str, ...] = ()
+    if "response_model" in fields:
+        response_model = clean(fields["response_model"].string_value) or None
+    if "response_id" in fields:
+        response_id = clean(fields["response_id"].string_value) or None
+    if "finish_reasons" in fields:
+        finish_reasons = _words(fields["finish_reasons"].string_value)
+    if "first_chunk_ms" in fields and (value := fields["first_chunk_ms"]).HasField("number_value"):
+        first_chunk_ms = value.number_value
+    return _params(fields), _counts(fields), response_model, response_id, finish_reasons, first_chunk_ms
 
 
 def _params(fields: Mapping[str, Value]) -> dict[str, Param]:

@@ -15,12 +15,14 @@ METADATA = "pointsman"
 TARGET_KEY = "target"
 REWRITE_KEY = "rewrite"
 
+CANNED_TARGET = "canned"
+"""What clients, spans and metrics call a canned rung."""
+
 REQUEST_LOG = "request"
 TRY_LOG = "try"
 LADDER_TAG = "ladder"
 TRACE_ID_TAG = "trace_id"
 SPAN_ID_TAG = "span_id"
-FAILURE_TAG = "failure"
 
 MODEL_HEADER = "x-pm-model"
 REWRITE_HEADER = "x-pm-rewrite"

@@ -415,6 +415,10 @@ async def test_point_3_late_end_of_an_old_stream_takes_nothing_away(tmp_path: Pa
             async with envoy_at(tmp_path, before=old) as (client, envoy):
                 await client.follow(envoy, until=lambda: envoy.checker.responses == 4)
                 await server.wait_acknowledged(offered, 5)
+                newer = snapshot("a", ports={"a": 2})
+                server.publish(newer)
+                await client.follow(envoy, until=holds(envoy, newer))
+                await server.wait_acknowledged(newer, 5)  # the old stream, which does not answer, does not count
                 await old_client.half_close()
                 end = await events.wait(lambda event: isinstance(event, NodeDisconnected))
                 assert isinstance(end, NodeDisconnected)
@@ -449,6 +453,7 @@ async def test_wait_acknowledged_counts_a_refusal_as_an_answer(tmp_path: Path, e
         async with FakeDeltaClient(tmp_path / "ads.sock", checker) as client:
             await client.send(*envoy.start())
             await client.follow(envoy, until=holds(envoy, offered))
+            await server.wait_acknowledged(offered, 5)
             verdicts[RDS] = "bad regex"
             server.publish(bad)
             await client.follow(envoy, until=lambda: envoy.nacks == 1)

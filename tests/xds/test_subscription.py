@@ -716,7 +716,7 @@ def _random_judge(
     return judge
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(offered=st.lists(_snapshots(), min_size=1, max_size=5), data=st.data())
 def test_whatever_is_published_and_however_slowly_it_is_answered_the_protocol_holds(
     offered: list[Snapshot], data: st.DataObject
@@ -746,7 +746,7 @@ def test_whatever_is_published_and_however_slowly_it_is_answered_the_protocol_ho
         }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(offered=st.lists(_snapshots(), min_size=1, max_size=4), data=st.data())
 def test_whatever_is_refused_the_server_settles_and_never_repeats_it(
     offered: list[Snapshot], data: st.DataObject
