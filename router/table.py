@@ -26,6 +26,8 @@ class Reason(StrEnum):
     DEFAULT = "default"
     FALLBACK = "fallback"
     REFUSED = "refused"
+    LISTED = "listed"
+    """The list of models, answered from policy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiohttp import web
-
 from pointsman.router.decide import decide
 from pointsman.router.request import Request
 from pointsman.router.table import Table

@@ -30,7 +30,7 @@ from pointsman.sidecar.port_probe import PortRefused, check_port, claimed_port
 from pointsman.sidecar.process_identity import living_envoys
 from pointsman.sidecar.recorder import Recorder
 from pointsman.sidecar.state_dir import StateDir, StateRefused, default_state_path, runtime_path
-from pointsman.sidecar.supervision import EnvoyDied, EnvoyEvent, EnvoyReady, EnvoyRestarting, Timing
+from pointsman.sidecar.supervision import EnvoyDied, EnvoyEvent, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
 from pointsman.sidecar.views import Json
 from pointsman.xds.ads import AdsServer, NotAcknowledged
 from pointsman.xds.bootstrap import BootstrapSpec, render_bootstrap
@@ -77,6 +77,7 @@ class Agent:
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
         self._seen: Fingerprint = ()
+        self._node_id = f"{os.uname().nodename}-{os.getpid()}"
         self._exporter_tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -132,7 +133,7 @@ class Agent:
 
     def _envoy_options(self, binary: Path, state: StateDir) -> EnvoyOptions:
         spec = BootstrapSpec(
-            node_id=f"{os.uname().nodename}-{os.getpid()}",
+            node_id=self._node_id,
             admin_socket=str(state.admin_socket),
             xds_socket=str(state.xds_socket),
             log_socket=str(state.log_socket),
@@ -203,6 +204,7 @@ class Agent:
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._ads.publish(snapshot)
+        self._live.metrics.snapshot_published()
         self._published.set()
 
     async def _confirm_changes(self) -> None:
@@ -264,7 +266,10 @@ class Agent:
             )
 
     def _on_envoy(self, happened: EnvoyEvent | PredecessorEnded) -> None:
-        if isinstance(happened, EnvoyReady):
+        if isinstance(happened, EnvoyStarted):
+            # What the process before it refused may have been for its own reasons (a port in use).
+            self._ads.forget_refusals(self._node_id)
+        elif isinstance(happened, EnvoyReady):
             event("Envoy serves", after_ms=happened.after_ms)
         elif isinstance(happened, EnvoyDied):
             self._live.metrics.envoy_restarted()

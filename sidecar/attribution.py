@@ -13,6 +13,7 @@ from pointsman.router.entry import RequestEntry
 from pointsman.router.intent import PATH_INTENTS, known_intent, strip_query
 from pointsman.router.policy import Policy
 from pointsman.router.table import Arm, Reason, Refusal, Row, Table
+from pointsman.xds.names import CANNED_TARGET, MODELS_ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,15 @@ class Attribution:
         )
 
     def _reason(self, entry: RequestEntry, row: Row | None) -> str:
-        if row is None:
+        if entry.row == MODELS_ROW:
+            return Reason.LISTED.value
+        if row is None or (entry.target is None and entry.details.startswith(OWN_ANSWERS)):
             return Reason.REFUSED.value if entry.target is None else "unknown"
         arm = _arm_of(row, entry.ladder)
         if arm is None:
             return row.label
         first = arm.ladder.first_target
-        if entry.target is not None and entry.target != str(first):
+        if entry.target is not None and entry.target != (str(first) if first else CANNED_TARGET):
             return Reason.FALLBACK.value
         return row.arm_label(arm)
 
@@ -75,6 +78,11 @@ class Attribution:
 _MAX_OLD_ROWS = 20_000
 """Beyond this the rows of older tables are forgotten: a bound on memory, far above one table's size."""
 
+OWN_ANSWERS = ("pointsman_", "direct_response")
+"""Envoy's response code details of answers that no server gave: the scanner's refusals, the table's."""
+
 
 def _arm_of(row: Row, ladder: str) -> Arm | None:
-    return next((arm for arm in row.arms if ladder in (arm.ladder.name, arm.ladder.bypass.name)), None)
+    """The arm whose ladder it is, else whose bypass: a bypass may be another arm's ladder (the canary's is)."""
+    own = next((arm for arm in row.arms if arm.ladder.name == ladder), None)
+    return own or next((arm for arm in row.arms if arm.ladder.bypass.name == ladder), None)

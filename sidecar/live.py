@@ -71,7 +71,6 @@ class Live:
         publish(made.snapshot)
         self.metrics.adopt(policy)
         self.metrics.policy_reloaded(is_applied=True)
-        self.metrics.snapshot_published()
         event("policy in force", version=made.snapshot.version, rows=sum(1 for _ in made.table.rows()))
         return True
 

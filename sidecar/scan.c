@@ -2,53 +2,22 @@
  *
  * `scan` (downstream, before the router) decides from a request's body which model it asks for: header x-pm-model and a
  * cleared route cache; parameters and, from the answer, token counts go to dynamic metadata `pointsman`. Refuses bodies
- * that no server could read (400), other media types on JSON paths (415), bodies that are too large (413). It also turns
- * the route's x-pointsman-reason into what the client sees. Bodies and answers are never changed.
+ * that no server could read (400), other media types on JSON paths (415), bodies that are too large (413). It turns the
+ * route's x-pointsman-reason into what the client sees. Bodies and answers are never changed.
  * `rewrite` (upstream, on a cluster) replaces the bytes of the top-level `model` values by what x-pm-rewrite says.
  *
- * Envoy calls the functions marked PM_HOOK and answers those named envoy_dynamic_module_callback_*. The pure parts are in
- * scan_request.h and scan_answer.h. No text of a body is ever logged or sent back. */
+ * Envoy calls the functions marked PM_HOOK and answers those named envoy_dynamic_module_callback_*. The pure parts are
+ * scan_text.h, scan_utf8.h, scan_request.h, scan_answer.h and scan_headers.h. No text of a body is ever logged or sent
+ * back. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <stdio.h>
 #include <time.h>
 
+#include "scan_abi.h"
 #include "scan_answer.h"
-#include "scan_headers.h"
+#include "scan_config.h"
 #include "scan_request.h"
-
-#define PM_HOOK __attribute__((visibility("default")))
-
-/* ---- the part of Envoy's ABI that is used: structs by value, pointers valid during one hook ---- */
-
-struct header {
-  struct pm_view key, value;
-};
-
-enum { REQUEST_HEADERS = 0, RESPONSE_HEADERS = 2 };
-enum { RECEIVED_REQUEST, BUFFERED_REQUEST, RECEIVED_RESPONSE };
-enum { CONTINUE = 0, STOP_HEADERS = 1, STOP_AND_BUFFER = 1, STOP_WITHOUT_BUFFER = 3 };
-enum { LOG_ERROR = 4 };
-
-extern void envoy_dynamic_module_callback_log(int level, struct pm_view message);
-extern size_t envoy_dynamic_module_callback_http_get_headers_size(void *envoy, int type);
-extern bool envoy_dynamic_module_callback_http_get_headers(void *envoy, int type, struct header *headers);
-extern bool envoy_dynamic_module_callback_http_set_header(void *envoy, int type, struct pm_view key, struct pm_view value);
-extern void envoy_dynamic_module_callback_http_clear_route_cache(void *envoy);
-extern size_t envoy_dynamic_module_callback_http_get_body_size(void *envoy, int type);
-extern size_t envoy_dynamic_module_callback_http_get_body_chunks_size(void *envoy, int type);
-extern bool envoy_dynamic_module_callback_http_get_body_chunks(void *envoy, int type, struct pm_view *chunks);
-extern bool envoy_dynamic_module_callback_http_append_body(void *envoy, int type, struct pm_view data);
-extern bool envoy_dynamic_module_callback_http_drain_body(void *envoy, int type, size_t size);
-extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_number(void *envoy, struct pm_view name,
-                                                                           struct pm_view key, double value);
-extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_string(void *envoy, struct pm_view name,
-                                                                           struct pm_view key, struct pm_view value);
-extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_bool(void *envoy, struct pm_view name,
-                                                                         struct pm_view key, bool value);
-extern void envoy_dynamic_module_callback_http_send_response(void *envoy, uint32_t status, const struct header *headers,
-                                                             size_t header_count, struct pm_view body,
-                                                             struct pm_view details);
 
 /* Envoy resolves these at load time whether it will call them or not. */
 #define PM_UNUSED_HOOK(name) \
@@ -63,78 +32,10 @@ PM_UNUSED_HOOK(http_stream_reset)
 PM_UNUSED_HOOK(downstream_above_write_buffer_high_watermark)
 PM_UNUSED_HOOK(downstream_below_write_buffer_low_watermark)
 
-/* ---- configuration: lines of key=value ---- */
-
-enum role { ROLE_SCAN, ROLE_REWRITE };
-
-struct config {
-  enum role role;
-  uint64_t inspect_body_bytes; /* larger bodies are routed by headers only */
-  uint64_t body_bytes;         /* larger bodies are refused */
-  size_t path_count;
-  struct pm_view *paths;       /* where a body is JSON whatever its media type says; point into text */
-  char text[];
-};
-
-static void log_refused(const char *what, struct pm_view found) {
-  char line[256];
-  int size = snprintf(line, sizeof line, "pmscan: %s: found '%.*s'", what, found.size > 100 ? 100 : (int)found.size,
-                      found.ptr);
-  if (size > 0) envoy_dynamic_module_callback_log(LOG_ERROR, (struct pm_view){line, (size_t)size});
-}
-
-/* Takes one line; false: refused, and logged. */
-static bool config_line(struct config *c, struct pm_view line) {
-  struct pm_view key = pm_before(line, '=');
-  struct pm_view value = {line.ptr + line.size, 0};
-  const char *equals = memchr(line.ptr, '=', line.size);
-  if (equals != NULL) value = pm_trimmed((struct pm_view){equals + 1, (size_t)(line.ptr + line.size - equals - 1)});
-  if (pm_same(key, PM_VIEW("json_path"))) {
-    if (value.size && *value.ptr == '/') return c->paths[c->path_count++] = value, true;
-    log_refused("configuration: json_path: expected a path that begins with /", value);
-    return false;
-  }
-  uint64_t *bytes = pm_same(key, PM_VIEW("inspect_body_bytes")) ? &c->inspect_body_bytes
-                    : pm_same(key, PM_VIEW("body_bytes"))       ? &c->body_bytes
-                                                                : NULL;
-  if (bytes == NULL) {
-    log_refused("configuration: expected inspect_body_bytes, body_bytes or json_path", key);
-    return false;
-  }
-  *bytes = pm_decimal(value);
-  if (*bytes != UINT64_MAX) return true;
-  log_refused("configuration: expected a number of bytes", line);
-  return false;
-}
-
-static void config_free(struct config *c) {
-  if (c != NULL) free(c->paths);
-  free(c);
-}
-
 PM_HOOK const char *envoy_dynamic_module_on_program_init(void) { return "v0.2.0"; }
 
 PM_HOOK void *envoy_dynamic_module_on_http_filter_config_new(void *envoy, struct pm_view name, struct pm_view text) {
-  bool scan = pm_same(name, PM_VIEW("scan"));
-  if (!scan && !pm_same(name, PM_VIEW("rewrite"))) {
-    log_refused("filter_name: expected scan or rewrite", name);
-    return NULL;
-  }
-  struct config *c = malloc(sizeof *c + text.size);
-  struct pm_view *paths = malloc((text.size / 2 + 1) * sizeof *paths); /* more lines than that do not fit */
-  if (c == NULL || paths == NULL) return free(c), free(paths), NULL;
-  *c = (struct config){.role = scan ? ROLE_SCAN : ROLE_REWRITE, .inspect_body_bytes = 4 << 20, .body_bytes = 64 << 20};
-  c->paths = paths;
-  if (text.size) memcpy(c->text, text.ptr, text.size);
-  for (struct pm_view rest = {c->text, text.size}; rest.size;) {
-    const char *newline = memchr(rest.ptr, '\n', rest.size);
-    size_t size = newline != NULL ? (size_t)(newline - rest.ptr) : rest.size;
-    struct pm_view line = pm_trimmed((struct pm_view){rest.ptr, size});
-    if (line.size && !config_line(c, line)) return config_free(c), NULL;
-    size += newline != NULL;
-    rest.ptr += size, rest.size -= size;
-  }
-  return c;
+  return config_parse(name, text);
 }
 
 PM_HOOK void envoy_dynamic_module_on_http_filter_config_destroy(void *config) { config_free(config); }
@@ -163,7 +64,7 @@ struct filter {
   const struct config *config;
   uint8_t body, answer;
   bool answered;         /* what the answer said is in the metadata */
-  bool json_path;
+  bool must_say;         /* a body of no bytes is refused as an empty one */
   bool has_length;       /* the request came with a content-length */
   bool has_first_chunk;
   uint64_t seen;         /* bytes of the request's body so far */
@@ -326,7 +227,8 @@ static int scan_request_headers(void *envoy, struct filter *f, const struct requ
   bool json_path = is_json_path(config, head->path);
   if (end) {
     if (!json_path || !sends_body(head->method)) return CONTINUE;
-    f->request.refusal = PM_EMPTY;
+    pm_request_start(&f->request);
+    pm_request_finish(&f->request);
     refuse_body(envoy, &f->request);
     return STOP_HEADERS;
   }
@@ -345,7 +247,7 @@ static int scan_request_headers(void *envoy, struct filter *f, const struct requ
     return CONTINUE;
   }
   f->body = BODY_SCANNED;
-  f->json_path = json_path;
+  f->must_say = json_path && sends_body(head->method);
   pm_request_start(&f->request);
   return STOP_HEADERS;
 }
@@ -354,8 +256,10 @@ static int scan_request_headers(void *envoy, struct filter *f, const struct requ
 
 enum { CHUNKS_AT_ONCE = 64 };
 
-/* Calls feed(to, ptr, size) for each slice of a body beyond its first `skip` bytes, until one says false. */
-static void each_chunk(void *envoy, int type, uint64_t skip, bool (*feed)(void *to, const pm_byte *, size_t), void *to) {
+typedef bool (*feed_slice)(void *to, const pm_byte *bytes, size_t size);
+
+/* Feeds each slice of a body beyond its first `skip` bytes, until one says false. */
+static void each_chunk(void *envoy, int type, uint64_t skip, feed_slice feed, void *to) {
   struct pm_view at_once[CHUNKS_AT_ONCE], *chunks = at_once;
   size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(envoy, type);
   if (count > CHUNKS_AT_ONCE) chunks = malloc(count * sizeof *chunks);
@@ -374,7 +278,7 @@ static void each_chunk(void *envoy, int type, uint64_t skip, bool (*feed)(void *
 
 static bool feed_request(void *to, const pm_byte *bytes, size_t size) { return pm_request_feed(to, bytes, size); }
 
-/* Metadata `pointsman`. Key by key: the ABI also takes a serialized Struct, which costs half as much again (measured). */
+/* Metadata `pointsman`, key by key: a serialized Struct in one call costs Envoy half as much again (measured). */
 static void put_number(void *envoy, struct pm_view key, double value) {
   envoy_dynamic_module_callback_http_set_dynamic_metadata_number(envoy, PM_VIEW("pointsman"), key, value);
 }
@@ -392,7 +296,8 @@ static struct pm_view named(const char *name) { return (struct pm_view){name, st
 
 static void put_request(void *envoy, const struct pm_request *r) {
   for (uint8_t field = PM_FIELD_TEMPERATURE; field <= PM_FIELD_N; field++)
-    if (field != PM_FIELD_MAX_TOKENS && pm_has(r, field)) put_number(envoy, named(pm_field_name[field]), r->number[field]);
+    if (field != PM_FIELD_MAX_TOKENS && pm_has(r, field))
+      put_number(envoy, named(pm_field_name[field]), r->number[field]);
   double tokens;
   if (pm_request_max_tokens(r, &tokens)) put_number(envoy, PM_VIEW("max_tokens"), tokens);
   if (pm_has(r, PM_FIELD_STOP)) put_number(envoy, PM_VIEW("stop_count"), r->number[PM_FIELD_STOP]);
@@ -416,7 +321,8 @@ static void apply_request(void *envoy, const struct pm_request *r) {
 /* The body is over: accept or refuse it. True: it may pass. */
 static bool scan_request_end(void *envoy, struct filter *f) {
   struct pm_request *r = &f->request;
-  if (f->seen == 0 && !f->json_path) return true; /* a body of no bytes is no body */
+  f->body = BODY_PASSED;
+  if (f->seen == 0 && !f->must_say) return true; /* a body of no bytes is no body */
   if (!pm_request_finish(r)) return refuse_body(envoy, r), false;
   apply_request(envoy, r);
   return true;
@@ -431,7 +337,11 @@ static int scan_request_body(void *envoy, struct filter *f, bool end) {
   uint64_t total = held;
   if (held < f->seen || held == 0)
     total = f->seen + envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST), held = 0;
-  if (total > config->body_bytes) return refuse_large(envoy, config), STOP_WITHOUT_BUFFER;
+  if (total > config->body_bytes) {
+    f->body = BODY_PASSED;
+    refuse_large(envoy, config);
+    return STOP_WITHOUT_BUFFER;
+  }
   if (counted) return f->seen = total, CONTINUE;
   if (f->body == BODY_SCANNED && total > config->inspect_body_bytes) {
     f->body = f->has_length ? BODY_PASSED : BODY_COUNTED;
@@ -485,9 +395,15 @@ static void answer_headers(void *envoy, struct filter *f, const struct answer_he
                                                   (struct pm_view){reason, size});
 }
 
-static bool feed_json(void *to, const pm_byte *bytes, size_t size) { return pm_answer_json(to, bytes, bytes + size), true; }
+static bool feed_json(void *to, const pm_byte *bytes, size_t size) {
+  pm_answer_json(to, bytes, bytes + size);
+  return true;
+}
 
-static bool feed_sse(void *to, const pm_byte *bytes, size_t size) { return pm_answer_sse(to, bytes, bytes + size), true; }
+static bool feed_sse(void *to, const pm_byte *bytes, size_t size) {
+  pm_answer_sse(to, bytes, bytes + size);
+  return true;
+}
 
 static void note_first_chunk(struct filter *f) {
   struct timespec now;
@@ -511,82 +427,7 @@ static void answer_end(void *envoy, struct filter *f) {
   if (a->stream_done) put_bool(envoy, PM_VIEW("stream_done"), true);
 }
 
-/* ---- rewrite ---- */
-
-/* Takes the name that this try's server needs. Headers are shared by the tries: x-pm-rewrite is removed each time, and a
- * content-length may be what an earlier try wrote, so a body that came with one is held and measured anew. */
-static int rewrite_request_headers(void *envoy, struct filter *f, const struct request_head *head, bool end) {
-  struct pm_view name = pm_same(head->rewrite, PM_VIEW("-")) ? PM_VIEW("") : pm_trimmed(head->rewrite);
-  f->has_length = head->length != UINT64_MAX;
-  bool rewrite = name.size != 0 && !head->encoded;
-  bool held = !end && (rewrite || f->has_length);
-  if (f->has_length && head->length > f->config->inspect_body_bytes) held = false; /* no try rewrote it */
-  if (held) f->body = BODY_REWRITTEN;
-  if (held && rewrite) {
-    f->name = malloc(2 * name.size);
-    for (size_t i = 0; f->name != NULL && i < name.size; i++) {
-      if (name.ptr[i] == '"' || name.ptr[i] == '\\') f->name[f->name_size++] = '\\';
-      f->name[f->name_size++] = name.ptr[i];
-    }
-    pm_request_start(&f->request);
-  }
-  if (head->rewrite.ptr != NULL)
-    envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("x-pm-rewrite"), (struct pm_view){0});
-  return held ? STOP_HEADERS : CONTINUE;
-}
-
-struct copy {
-  char *into;
-  size_t size, room;
-};
-
-static bool copy_chunk(void *to, const pm_byte *bytes, size_t size) {
-  struct copy *c = to;
-  if (size > c->room - c->size) return false;
-  memcpy(c->into + c->size, bytes, size);
-  c->size += size;
-  return true;
-}
-
-/* Puts the body together anew around the places of its `model` values. Returns its size. */
-static uint64_t rewrite_places(void *envoy, const struct filter *f, int type, uint64_t size) {
-  const struct pm_request *r = &f->request;
-  struct copy old = {.into = malloc(size), .room = size};
-  if (old.into == NULL) return size;
-  each_chunk(envoy, type, 0, copy_chunk, &old);
-  uint64_t at = 0, total = 0;
-  envoy_dynamic_module_callback_http_drain_body(envoy, type, size);
-  for (unsigned i = 0; i <= r->span_count; i++) {
-    uint64_t from = i < r->span_count ? r->spans[i].from : size;
-    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){old.into + at, from - at});
-    total += from - at;
-    if (i == r->span_count) break;
-    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){f->name, f->name_size});
-    total += f->name_size;
-    at = r->spans[i].to;
-  }
-  free(old.into);
-  return total;
-}
-
-static int rewrite_request_end(void *envoy, struct filter *f) {
-  uint64_t size = envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST);
-  int type = size ? BUFFERED_REQUEST : RECEIVED_REQUEST;
-  if (size == 0) size = envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST);
-  struct pm_request *r = &f->request;
-  if (f->name_size && size + PM_SPANS_MAX * f->name_size <= f->config->inspect_body_bytes) {
-    each_chunk(envoy, type, 0, feed_request, r);
-    if (pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX)
-      size = rewrite_places(envoy, f, type, size);
-  }
-  if (f->has_length) {
-    char text[24];
-    int digits = snprintf(text, sizeof text, "%llu", (unsigned long long)size);
-    envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("content-length"),
-                                                  (struct pm_view){text, (size_t)digits});
-  }
-  return CONTINUE;
-}
+#include "scan_rewrite.h" /* shares struct filter and the helpers above */
 
 /* ---- hooks: a filter that could not be allocated is NULL and does nothing ---- */
 

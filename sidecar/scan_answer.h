@@ -2,8 +2,8 @@
  *
  * A push parser that follows the few paths in pm_place_below and skips the rest by brackets and quotes, so nothing is
  * kept but the place: a cut at any byte is the same as no cut, and text inside a string cannot pose as a key. It never
- * refuses: what is not JSON is passed over. SSE is parsed by event (WHATWG: lines end in LF, CR or CRLF; the data lines of
- * an event are one text). Later values replace earlier ones, except id and model: the first counts.
+ * refuses: what is not JSON is passed over. SSE is parsed by event (WHATWG: lines end in LF, CR or CRLF; the data lines
+ * of an event are one text). Later values replace earlier ones, except id and model: the first counts.
  * Called by scan.c, and by tests/scan. */
 #ifndef PM_SCAN_ANSWER_H
 #define PM_SCAN_ANSWER_H

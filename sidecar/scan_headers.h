@@ -1,4 +1,4 @@
-/* What the module reads from header values, and the reason that a client sees. Pure; called by scan.c and tests/scan. */
+/* What the module reads from header values, and the reason that a client sees. Pure. Called by scan.c, tests/scan. */
 #ifndef PM_SCAN_HEADERS_H
 #define PM_SCAN_HEADERS_H
 
@@ -99,7 +99,7 @@ static inline struct pm_view pm_parameter(struct pm_view list, struct pm_view na
 
 /* `why;arm=TARGET;attempt=N`, put there by the route, as the client sees it: `why` when the arm answered at once,
  * `why;attempt=N` when it did later, `fallback;attempt=N` when another target did or none is known. Returns the size
- * written to `into`, or 0: there is no arm, leave it. `why` may have parameters of its own (`default;class=unknown`). */
+ * written to `into`, or 0: there is no arm, leave it. `why` may have notes of its own (`default;class=unknown`). */
 static inline size_t pm_visible_reason(struct pm_view reason, struct pm_view target, char *into, size_t room) {
   struct pm_view arm = pm_parameter(reason, PM_VIEW("arm"));
   if (arm.size == 0) return 0;

@@ -1,8 +1,8 @@
 /* The request scanner: reads the top level of a JSON body, once, in slices.
  *
- * Decides: whether the body is one JSON object (RFC 8259, UTF-8, nested values included), which `model` it names and the
- * few parameters in enum pm_field. For every key the last duplicate wins, as in servers' parsers; keys are compared
- * unescaped. Refuses: see enum pm_refusal. Leaves to the server: 1e400, integers of any size, lone surrogates in escapes.
+ * Decides: whether the body is one JSON object (RFC 8259, UTF-8, nested values included), which `model` it names and
+ * the few parameters in enum pm_field. For every key the last duplicate wins, as in servers' parsers; keys are compared
+ * unescaped. Refuses: see enum pm_refusal. Leaves to the server: 1e400, large integers, lone surrogates in escapes.
  * Called by scan.c, and by tests/scan. */
 #ifndef PM_SCAN_REQUEST_H
 #define PM_SCAN_REQUEST_H
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "scan_text.h"
+#include "scan_utf8.h"
 
 enum {
   PM_DEPTH_MAX = 512,  /* levels of nesting; servers' parsers give up between 200 and 1000 */
@@ -67,8 +68,6 @@ enum pm_request_state {
   PM_IN_LITERAL,
   PM_DONE,
 };
-
-enum pm_number_state { PM_MINUS, PM_ZERO, PM_INTEGER, PM_POINT, PM_FRACTION, PM_E, PM_E_SIGN, PM_EXPONENT };
 
 /* One body. Everything before `objects` is zero at the start; the rest is written before it is read. */
 struct pm_request {
@@ -145,9 +144,10 @@ static inline uint8_t pm_field_of(const char *key, size_t size) {
 static inline void pm_request_start(struct pm_request *r) { memset(r, 0, offsetof(struct pm_request, objects)); }
 
 PM_INLINE bool pm_has(const struct pm_request *r, enum pm_field field) { return r->present >> field & 1; }
-PM_INLINE bool pm_is_number(uint8_t field) { return field >= PM_FIELD_TEMPERATURE && field <= PM_FIELD_MAX_OUTPUT_TOKENS; }
+PM_INLINE bool pm_is_number(uint8_t field) {
+  return field >= PM_FIELD_TEMPERATURE && field <= PM_FIELD_MAX_OUTPUT_TOKENS;
+}
 PM_INLINE bool pm_is_space(pm_byte c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-PM_INLINE bool pm_is_digit(pm_byte c) { return (pm_byte)(c - '0') < 10; }
 
 PM_INLINE bool pm_in_object(const struct pm_request *r) {
   unsigned level = r->depth - 1u;
@@ -223,62 +223,7 @@ static void pm_number_ended(struct pm_request *r) {
 
 /* ---- tokens ---- */
 
-/* Takes what a number allows next. PM_OPEN: the slice ended inside it; PM_CLOSED: *at is the first byte after it. */
-PM_INLINE enum pm_walk pm_walk_number(uint8_t *state, const pm_byte **at, const pm_byte *end) {
-  const pm_byte *p = *at;
-  uint8_t s = *state;
-  for (; p < end; p++) {
-    pm_byte c = *p;
-    bool digit = pm_is_digit(c);
-    switch (s) {
-      case PM_MINUS:
-        if (!digit) return PM_BAD;
-        s = c == '0' ? PM_ZERO : PM_INTEGER;
-        continue;
-      case PM_INTEGER:
-        if (digit) continue;
-        /* fall through */
-      case PM_ZERO:
-        if (c == '.') s = PM_POINT;
-        else if ((c | 0x20) == 'e') s = PM_E;
-        else goto closed;
-        continue;
-      case PM_POINT:
-        if (!digit) return PM_BAD;
-        s = PM_FRACTION;
-        continue;
-      case PM_FRACTION:
-        if (digit) continue;
-        if ((c | 0x20) != 'e') goto closed;
-        s = PM_E;
-        continue;
-      case PM_E:
-        if (c == '+' || c == '-') {
-          s = PM_E_SIGN;
-          continue;
-        }
-        /* fall through */
-      case PM_E_SIGN:
-        if (!digit) return PM_BAD;
-        s = PM_EXPONENT;
-        continue;
-      default:
-        if (digit) continue;
-        goto closed;
-    }
-  }
-  *at = p, *state = s;
-  return PM_OPEN;
-closed:
-  *at = p, *state = s;
-  return PM_CLOSED;
-}
-
-PM_INLINE bool pm_number_complete(uint8_t state) {
-  return state == PM_ZERO || state == PM_INTEGER || state == PM_FRACTION || state == PM_EXPONENT;
-}
-
-/* The state after the first byte of a value; PM_DONE says that no value begins so. Containers are pushed by the caller. */
+/* The state after the first byte of a value; PM_DONE: no value begins so. Containers are pushed by the caller. */
 PM_INLINE uint8_t pm_first_of_value(struct pm_request *r, pm_byte c) {
   switch (c) {
     case '"':

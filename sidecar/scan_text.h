@@ -1,7 +1,7 @@
-/* Text under the scanners: where a JSON string ends, what it says unescaped, whether bytes are UTF-8.
+/* Tokens under the scanners: where a JSON string or number ends, what a string says unescaped.
  *
- * Everything here is a push parser: it is fed slices of any size, remembers what a cut leaves open, allocates nothing and
- * calls nobody. Refuses nothing itself; it reports. Used by scan_request.h and scan_answer.h. */
+ * Everything here is a push parser: it is fed slices of any size, remembers what a cut leaves open, allocates nothing.
+ * Refuses nothing itself; it reports. Called by scan_request.h and scan_answer.h. */
 #ifndef PM_SCAN_TEXT_H
 #define PM_SCAN_TEXT_H
 
@@ -217,7 +217,7 @@ PM_NOINLINE enum pm_walk pm_walk_on(struct pm_string *s, const pm_byte **at, con
 }
 
 /* Walks from *at, inside a string, to just after its closing quote or to the end of the slice (PM_OPEN: feed the next
- * slice). strict: control characters and unknown escapes are PM_BAD. *high is set when a byte of 0x80 or above was seen. */
+ * slice). strict: control characters and unknown escapes are PM_BAD; *high is set at a byte of 0x80 or above. */
 PM_INLINE enum pm_walk pm_walk_string(struct pm_string *s, const pm_byte **at, const pm_byte *end, bool strict,
                                       bool *high) {
 #if defined(PM_SSE2)
@@ -236,7 +236,7 @@ PM_INLINE enum pm_walk pm_walk_string(struct pm_string *s, const pm_byte **at, c
 
 /* ---- what a string says ---- */
 
-/* Collects the unescaped bytes of a string that comes in pieces: up to `room` of them, the rest is counted as `over`. */
+/* Collects the unescaped bytes of a string that comes in pieces: up to `room` of them; more set `over`. */
 struct pm_capture {
   char *into;
   uint32_t room, size;
@@ -322,99 +322,61 @@ PM_NOINLINE void pm_capture_feed(struct pm_capture *c, const pm_byte *p, const p
 
 PM_INLINE void pm_capture_end(struct pm_capture *c) { pm_capture_flush(c, c->unit); }
 
-/* ---- UTF-8 ---- */
+/* ---- numbers ---- */
 
-/* A character that a cut left open; all zero between characters. */
-struct pm_utf8 {
-  uint8_t left, low, high; /* continuation bytes to come, and the range of the next one */
-};
+PM_INLINE bool pm_is_digit(pm_byte c) { return (pm_byte)(c - '0') < 10; }
 
-/* What a leading byte asks for; false: it leads nothing. */
-PM_INLINE bool pm_utf8_lead(struct pm_utf8 *u, pm_byte c) {
-  u->low = 0x80, u->high = 0xbf;
-  if (c >= 0xc2 && c < 0xe0) u->left = 1;
-  else if (c >= 0xe0 && c < 0xf0) u->left = 2;
-  else if (c >= 0xf0 && c < 0xf5) u->left = 3;
-  else return false;
-  if (c == 0xe0) u->low = 0xa0;
-  if (c == 0xed) u->high = 0x9f;
-  if (c == 0xf0) u->low = 0x90;
-  if (c == 0xf4) u->high = 0x8f;
-  return true;
-}
+enum pm_number_state { PM_MINUS, PM_ZERO, PM_INTEGER, PM_POINT, PM_FRACTION, PM_E, PM_E_SIGN, PM_EXPONENT };
 
-#if defined(PM_SSE2)
-
-PM_INLINE __m128i pm_at_least(__m128i v, pm_byte least) {
-  return _mm_cmpeq_epi8(_mm_max_epu8(v, _mm_set1_epi8((char)least)), v);
-}
-
-/* Checks the blocks of 64 bytes in [p, end), from between two characters on. Returns where the last whole character of
- * them ends, or NULL: not UTF-8. Lengths are checked by masks: continuation bytes must be exactly where leading bytes put
- * them. Leading bytes that can never be, or that narrow their second byte, are rare: those are looked at one by one. */
-PM_NOINLINE const pm_byte *pm_utf8_blocks(const pm_byte *p, const pm_byte *end) {
-  uint64_t expected = 0; /* bits 0..2: continuation bytes that the block before left open */
-  for (; end - p >= 64; p += 64) {
-    if (expected == 0 && pm_mask_high(p) == 0) continue;
-    uint64_t follow = 0, lead2 = 0, lead3 = 0, lead4 = 0, rare = 0;
-    for (int i = 0; i < 4; i++) {
-      __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(p + 16 * i));
-      __m128i special = _mm_or_si128(
-          _mm_or_si128(_mm_cmpeq_epi8(_mm_and_si128(v, _mm_set1_epi8((char)0xfe)), _mm_set1_epi8((char)0xc0)),
-                       pm_at_least(v, 0xf4)),
-          _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(v, _mm_set1_epi8((char)0xe0)),
-                                    _mm_cmpeq_epi8(v, _mm_set1_epi8((char)0xed))),
-                       _mm_cmpeq_epi8(v, _mm_set1_epi8((char)0xf0))));
-      follow |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmplt_epi8(v, _mm_set1_epi8((char)0xc0))) << (16 * i);
-      lead2 |= (uint64_t)(uint32_t)_mm_movemask_epi8(pm_at_least(v, 0xc0)) << (16 * i);
-      lead3 |= (uint64_t)(uint32_t)_mm_movemask_epi8(pm_at_least(v, 0xe0)) << (16 * i);
-      lead4 |= (uint64_t)(uint32_t)_mm_movemask_epi8(pm_at_least(v, 0xf0)) << (16 * i);
-      rare |= (uint64_t)(uint32_t)_mm_movemask_epi8(special) << (16 * i);
+/* Takes what a number allows next. PM_OPEN: the slice ended inside it; PM_CLOSED: *at is the first byte after it. */
+PM_INLINE enum pm_walk pm_walk_number(uint8_t *state, const pm_byte **at, const pm_byte *end) {
+  const pm_byte *p = *at;
+  uint8_t s = *state;
+  for (; p < end; p++) {
+    pm_byte c = *p;
+    bool digit = pm_is_digit(c);
+    switch (s) {
+      case PM_MINUS:
+        if (!digit) return PM_BAD;
+        s = c == '0' ? PM_ZERO : PM_INTEGER;
+        continue;
+      case PM_INTEGER:
+        if (digit) continue;
+        /* fall through */
+      case PM_ZERO:
+        if (c == '.') s = PM_POINT;
+        else if ((c | 0x20) == 'e') s = PM_E;
+        else goto closed;
+        continue;
+      case PM_POINT:
+        if (!digit) return PM_BAD;
+        s = PM_FRACTION;
+        continue;
+      case PM_FRACTION:
+        if (digit) continue;
+        if ((c | 0x20) != 'e') goto closed;
+        s = PM_E;
+        continue;
+      case PM_E:
+        if (c == '+' || c == '-') {
+          s = PM_E_SIGN;
+          continue;
+        }
+        /* fall through */
+      case PM_E_SIGN:
+        if (!digit) return PM_BAD;
+        s = PM_EXPONENT;
+        continue;
+      default:
+        if (digit) continue;
+        goto closed;
     }
-    expected |= lead2 << 1 | lead3 << 2 | lead4 << 3;
-    if (expected != follow) return NULL;
-    for (; rare; rare &= rare - 1) {
-      const pm_byte *lead = p + pm_lowest(rare);
-      struct pm_utf8 u;
-      if (!pm_utf8_lead(&u, *lead)) return NULL;
-      if (lead + 1 < end && (lead[1] < u.low || lead[1] > u.high)) return NULL;
-    }
-    expected = lead2 >> 63 | lead3 >> 62 | lead4 >> 61;
   }
-  if (expected)
-    do p--;
-    while ((*p & 0xc0) == 0x80);
-  return p;
-}
-
-#endif
-
-/* False at the first byte that is not UTF-8 (surrogates and overlong forms are not). */
-PM_NOINLINE bool pm_utf8_feed(struct pm_utf8 *u, const pm_byte *p, const pm_byte *end) {
-  while (p < end) {
-    if (u->left) {
-      if (*p < u->low || *p > u->high) return false;
-      u->left--, u->low = 0x80, u->high = 0xbf, p++;
-      continue;
-    }
-#if defined(PM_SSE2)
-    if (end - p >= 64) {
-      p = pm_utf8_blocks(p, end);
-      if (p == NULL) return false;
-      if (p == end) return true;
-    }
-#endif
-    while (end - p >= 8) {
-      uint64_t w;
-      memcpy(&w, p, 8);
-      if (w & 0x8080808080808080ull) break;
-      p += 8;
-    }
-    if (p == end) return true;
-    pm_byte c = *p++;
-    if (c >= 0x80 && !pm_utf8_lead(u, c)) return false;
-  }
-  return true;
+  *at = p, *state = s;
+  return PM_OPEN;
+closed:
+  *at = p, *state = s;
+  return PM_CLOSED;
 }
 
 #endif

@@ -34,15 +34,13 @@ from pointsman.xds.status import (
     XdsEvent,
 )
 from pointsman.xds.stream import StreamLimits
+from pointsman.xds.unix_socket import SERVER_OPTIONS, SocketFile, listen_on
 
 DEFAULT_GROUP = "default"
 
 _SERVICE = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
 _DELTA_METHOD = _SERVICE + "DeltaAggregatedResources"
 _STATE_OF_THE_WORLD_METHOD = _SERVICE + "StreamAggregatedResources"
-
-_SOCKET_PATH_BYTES = 107
-"""sun_path holds 108 bytes with its closing NUL."""
 
 _VERSIONS_REMEMBERED = 64
 """Published versions that wait_acknowledged still knows; a caller waits for one of the last few."""
@@ -109,15 +107,13 @@ class AdsServer:
         group_of: Callable[[NodeIdentity], str] = lambda _: DEFAULT_GROUP,
         on_event: Callable[[XdsEvent], None] = lambda _: None,
         limits: ServerLimits | None = None,
-        socket_mode: int = 0o600,
     ) -> None:
         """Make a server; `on_event` is called in the event loop and must neither block nor raise."""
         self._path = Path(socket_path)
         self._group_of = group_of
         self._on_event = on_event
         self._limits = limits or ServerLimits()
-        self._socket_mode = socket_mode
-        self._socket_identity: tuple[int, int] | None = None
+        self._file: SocketFile | None = None
         self._server: aio.Server | None = None
         self._published: dict[str, _Published] = {}
         self._sequences: dict[tuple[str, str], int] = {}
@@ -145,28 +141,20 @@ class AdsServer:
             raise AdsRefused("the ADS server has no snapshot; publish one before start, or clients lose what they have")
         if self._server is not None:
             raise AdsRefused("the ADS server has been started before; make a new one")
-        # Bound aside and renamed over the fixed path: a client never finds the path missing, and the socket of a killed
-        # process is replaced (facts-envoy 20.7).
-        temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        if len(os.fsencode(temporary)) > _SOCKET_PATH_BYTES:
-            raise AdsRefused(f"socket path {self._path} is too long for a unix socket; choose a shorter directory")
-        if not self._path.parent.is_dir():
-            raise AdsRefused(f"socket directory {self._path.parent} does not exist; create it")
-        temporary.unlink(missing_ok=True)
         server = aio.server(
             maximum_concurrent_rpcs=self._limits.max_streams,
             options=(
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),
+                *SERVER_OPTIONS,
             ),
         )
         server.add_generic_rpc_handlers((_Methods(self._serve),))
-        server.add_insecure_port(f"unix:{temporary.absolute()}")
+        try:
+            self._file = listen_on(server, self._path)
+        except OSError as error:
+            raise AdsRefused(str(error)) from error
         await server.start()
-        temporary.chmod(self._socket_mode)
-        found = temporary.stat()
-        temporary.rename(self._path)
-        self._socket_identity = (found.st_dev, found.st_ino)
         self._server = server
 
     async def stop(self, grace_s: float = 0.5) -> None:
@@ -176,12 +164,8 @@ class AdsServer:
         for session in self._nodes.sessions():
             session.end(EndReason.SERVER_STOPPED)
         await self._server.stop(grace_s)
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return
-        if (found.st_dev, found.st_ino) == self._socket_identity:
-            self._path.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.remove()
 
     def status(self) -> tuple[NodeStatus, ...]:
         """Return the state of every node that is connected or still remembered."""

@@ -64,8 +64,9 @@ LOG_FLUSH_MS = 50
 
 LOG_BUFFER_BYTES = 16_384
 
-BUFFER_MARGIN_BYTES = 65_536
-"""What a connection may buffer beyond a body that is inspected: one read and framing."""
+BUFFER_MARGIN_BYTES = 8_388_608
+"""What a connection may buffer beyond an inspected body: the read in which a chunked body turns out too long comes
+on top, and one read takes all that the kernel holds (Linux: up to 6 MiB, tcp_rmem). Less would answer 413 by chance."""
 
 REQUEST_HEADERS_TIMEOUT_MS = 10_000
 """A client that does not finish its headers is cut (slow headers would hold connections)."""

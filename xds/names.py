@@ -18,6 +18,9 @@ REWRITE_KEY = "rewrite"
 CANNED_TARGET = "canned"
 """What clients, spans and metrics call a canned rung."""
 
+MODELS_ROW = "models"
+"""The row that answers the list of models."""
+
 REQUEST_LOG = "request"
 TRY_LOG = "try"
 LADDER_TAG = "ladder"

@@ -172,15 +172,19 @@ def _leaf_clusters(url: str, value: bytes) -> frozenset[str]:
     raise ValueError(f"a leaf is of type {url or '(none)'}, expected Route or RouteList")
 
 
-def _clusters_of_routes(routes: Iterable[api.Route]) -> Iterator[str]:
+def _clusters_of_routes(routes: Iterable[api.Route]) -> set[str]:
+    # A plain loop with few calls: a table of 400 leaves passes here 5,000 times.
+    found: set[str] = set()
     for route in routes:
-        if route.WhichOneof("action") != "route":
+        if not route.HasField("route"):
             continue
         action = route.route
-        specifier = action.WhichOneof("cluster_specifier")
-        if specifier == "cluster":
-            yield action.cluster
-        elif specifier == "weighted_clusters":
-            # An entry without a name takes its cluster from a header: not checkable here.
-            yield from (entry.name for entry in action.weighted_clusters.clusters if entry.name)
-        yield from (policy.cluster for policy in action.request_mirror_policies if policy.cluster)
+        if action.HasField("weighted_clusters"):
+            found.update([entry.name for entry in action.weighted_clusters.clusters])
+        else:
+            found.add(action.cluster)
+        if action.request_mirror_policies:
+            found.update(policy.cluster for policy in action.request_mirror_policies)
+    # A cluster that comes from a header or a plugin has no name here and is not checkable.
+    found.discard("")
+    return found

@@ -38,7 +38,16 @@ from pointsman.router.table import (
 )
 from pointsman.xds import matchers
 from pointsman.xds.api import Any, HeaderValueOption, Matcher, PreviousPrioritiesConfig, Route, RouteConfiguration, pack
-from pointsman.xds.names import METADATA, MODEL_HEADER, REASON_HEADER, ROUTES, TARGET_HEADER, TARGET_KEY, TRACE_HEADER
+from pointsman.xds.names import (
+    METADATA,
+    MODEL_HEADER,
+    MODELS_ROW,
+    REASON_HEADER,
+    ROUTES,
+    TARGET_HEADER,
+    TARGET_KEY,
+    TRACE_HEADER,
+)
 
 MAX_DIRECT_RESPONSE_BYTES = 1_048_576
 """Envoy's default of 4 KiB is too small for a long list of models."""
@@ -289,6 +298,6 @@ def _direct_route(name: str, status: int, body: str) -> Route:
 def _models_route(names: tuple[str, ...]) -> Route:
     """The API's list of models; `created` 0: policy does not say when a model was made."""
     data = [{"id": name, "object": "model", "created": 0, "owned_by": "pointsman"} for name in names]
-    route = _direct_route("models", 200, json.dumps({"object": "list", "data": data}))
+    route = _direct_route(MODELS_ROW, 200, json.dumps({"object": "list", "data": data}))
     route.response_headers_to_add.append(_header("content-type", "application/json"))
     return route

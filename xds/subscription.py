@@ -231,7 +231,7 @@ class Subscription:
         """Return names to be answered with a removal at once: asked for, not there, not held (facts-xds 31, 32)."""
         known = snapshot.of(self.kind)
         # What the client still holds leaves in its turn (23), also when it asked once more.
-        candidates = ((self.names - self._absent) | self._owed) - self.held.keys()
+        candidates = ((self.names - self._absent) | (self._owed - self.names)) - self.held.keys()
         return tuple(sorted(name for name in candidates if name not in known and name not in self._flying))
 
     def gone(self, snapshot: Snapshot) -> tuple[str, ...]:

@@ -111,14 +111,14 @@ async def test_start_without_a_snapshot_is_refused(tmp_path: Path) -> None:
 async def test_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     server = AdsServer(tmp_path / ("x" * 120))
     server.publish(snapshot("a"))
-    with pytest.raises(AdsRefused, match="too long"):
+    with pytest.raises(AdsRefused, match="may have 107"):
         await server.start()
 
 
 async def test_missing_directory_is_refused(tmp_path: Path) -> None:
     server = AdsServer(tmp_path / "nowhere" / "ads.sock")
     server.publish(snapshot("a"))
-    with pytest.raises(AdsRefused, match="does not exist; create it"):
+    with pytest.raises(AdsRefused, match="does not exist: create it"):
         await server.start()
 
 

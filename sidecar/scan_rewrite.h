@@ -1,0 +1,83 @@
+/* The filter `rewrite`: runs in a cluster's upstream filter chain, once per try, and gives the server the model name
+ * that it needs: the header x-pm-rewrite, put there from the endpoint's metadata. Changes the bytes of the top-level
+ * `model` values and the content-length, nothing else. Leaves alone what it cannot read: encoded bodies, bodies beyond
+ * the inspection limit, more than PM_SPANS_MAX duplicates. Included by scan.c only. */
+#ifndef PM_SCAN_REWRITE_H
+#define PM_SCAN_REWRITE_H
+
+/* Takes the name that this try's server needs. Headers are shared by the tries: x-pm-rewrite is removed each time, and
+ * a content-length may be what an earlier try wrote, so a body that came with one is held and measured anew. */
+static int rewrite_request_headers(void *envoy, struct filter *f, const struct request_head *head, bool end) {
+  struct pm_view name = pm_same(head->rewrite, PM_VIEW("-")) ? PM_VIEW("") : pm_trimmed(head->rewrite);
+  f->has_length = head->length != UINT64_MAX;
+  bool rewrite = name.size != 0 && !head->encoded;
+  bool held = !end && (rewrite || f->has_length);
+  if (f->has_length && head->length > f->config->inspect_body_bytes) held = false; /* no try rewrote it */
+  if (held) f->body = BODY_REWRITTEN;
+  if (held && rewrite) {
+    f->name = malloc(2 * name.size);
+    for (size_t i = 0; f->name != NULL && i < name.size; i++) {
+      if (name.ptr[i] == '"' || name.ptr[i] == '\\') f->name[f->name_size++] = '\\';
+      f->name[f->name_size++] = name.ptr[i];
+    }
+    pm_request_start(&f->request);
+  }
+  if (head->rewrite.ptr != NULL)
+    envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("x-pm-rewrite"), (struct pm_view){0});
+  return held ? STOP_HEADERS : CONTINUE;
+}
+
+struct copy {
+  char *into;
+  size_t size, room;
+};
+
+static bool copy_chunk(void *to, const pm_byte *bytes, size_t size) {
+  struct copy *c = to;
+  if (size > c->room - c->size) return false;
+  memcpy(c->into + c->size, bytes, size);
+  c->size += size;
+  return true;
+}
+
+/* Puts the body together anew around the places of its `model` values. Returns its size. */
+static uint64_t rewrite_places(void *envoy, const struct filter *f, int type, uint64_t size) {
+  const struct pm_request *r = &f->request;
+  struct copy old = {.into = malloc(size), .room = size};
+  if (old.into == NULL) return size;
+  each_chunk(envoy, type, 0, copy_chunk, &old);
+  uint64_t at = 0, total = 0;
+  envoy_dynamic_module_callback_http_drain_body(envoy, type, size);
+  for (unsigned i = 0; i <= r->span_count; i++) {
+    uint64_t from = i < r->span_count ? r->spans[i].from : size;
+    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){old.into + at, from - at});
+    total += from - at;
+    if (i == r->span_count) break;
+    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){f->name, f->name_size});
+    total += f->name_size;
+    at = r->spans[i].to;
+  }
+  free(old.into);
+  return total;
+}
+
+static int rewrite_request_end(void *envoy, struct filter *f) {
+  uint64_t size = envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST);
+  int type = size ? BUFFERED_REQUEST : RECEIVED_REQUEST;
+  if (size == 0) size = envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST);
+  struct pm_request *r = &f->request;
+  if (f->name_size && size + PM_SPANS_MAX * f->name_size <= f->config->inspect_body_bytes) {
+    each_chunk(envoy, type, 0, feed_request, r);
+    if (pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX)
+      size = rewrite_places(envoy, f, type, size);
+  }
+  if (f->has_length) {
+    char text[24];
+    int digits = snprintf(text, sizeof text, "%llu", (unsigned long long)size);
+    envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("content-length"),
+                                                  (struct pm_view){text, (size_t)digits});
+  }
+  return CONTINUE;
+}
+
+#endif
