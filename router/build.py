@@ -65,6 +65,7 @@ def build_table(policy: Policy) -> Table:
                 addresses=tuple(endpoint.address for endpoint in version.endpoints),
                 connect_timeout_ms=model.connect_timeout_ms,
                 is_http2=version.protocol is Protocol.HTTP2,
+                accepts=version.accepts,
             )
             for model in policy.models
             for version in model.versions

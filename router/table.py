@@ -83,6 +83,11 @@ class Ladder:
         return first.target if isinstance(first, TargetRung) else None
 
     @property
+    def rewrites(self) -> bool:
+        """Whether some rung needs another name in the body than the client may have sent."""
+        return any(isinstance(rung, TargetRung) and rung.rewrite_to is not None for rung in self.rungs)
+
+    @property
     def bypass(self) -> Ladder:
         """The same ladder without its first rung; of a single rung, a canned 503."""
         return Ladder(self.rungs[1:] or (OUT_OF_SERVICE,), self.is_pin, self.max_concurrency)
@@ -219,6 +224,7 @@ class TargetSpec:
     addresses: tuple[str, ...]
     connect_timeout_ms: int
     is_http2: bool = False
+    accepts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ struct filter {
   uint64_t seen;         /* bytes of the request's body so far */
   double first_chunk_ms;
   struct timespec began;
-  size_t name_size;      /* rewrite: the name that the server needs */
+  size_t name_size;      /* rewrite: the names that the server accepts */
   char *name;
   struct pm_answer reply;
   struct pm_request request;
@@ -258,20 +258,14 @@ enum { CHUNKS_AT_ONCE = 64 };
 
 typedef bool (*feed_slice)(void *to, const pm_byte *bytes, size_t size);
 
-/* Feeds each slice of a body beyond its first `skip` bytes, until one says false. */
-static void each_chunk(void *envoy, int type, uint64_t skip, feed_slice feed, void *to) {
+/* Feeds each slice of a body, until one says false. */
+static void each_chunk(void *envoy, int type, feed_slice feed, void *to) {
   struct pm_view at_once[CHUNKS_AT_ONCE], *chunks = at_once;
   size_t count = envoy_dynamic_module_callback_http_get_body_chunks_size(envoy, type);
   if (count > CHUNKS_AT_ONCE) chunks = malloc(count * sizeof *chunks);
   if (count && chunks != NULL && envoy_dynamic_module_callback_http_get_body_chunks(envoy, type, chunks)) {
-    for (size_t i = 0; i < count; i++) {
-      if (chunks[i].size <= skip) {
-        skip -= chunks[i].size;
-        continue;
-      }
-      if (!feed(to, (const pm_byte *)chunks[i].ptr + skip, chunks[i].size - (size_t)skip)) break;
-      skip = 0;
-    }
+    for (size_t i = 0; i < count; i++)
+      if (!feed(to, (const pm_byte *)chunks[i].ptr, chunks[i].size)) break;
   }
   if (chunks != at_once) free(chunks);
 }
@@ -331,27 +325,21 @@ static bool scan_request_end(void *envoy, struct filter *f) {
 static int scan_request_body(void *envoy, struct filter *f, bool end) {
   const struct config *config = f->config;
   if (f->body == BODY_PASSED) return CONTINUE;
-  /* at the end Envoy has moved the last bytes to what was held back; all of it then lies there */
-  bool counted = f->body == BODY_COUNTED;
-  uint64_t held = end && !counted ? envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST) : 0;
-  uint64_t total = held;
-  if (held < f->seen || held == 0)
-    total = f->seen + envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST), held = 0;
-  if (total > config->body_bytes) {
+  f->seen += envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST);
+  if (f->seen > config->body_bytes) {
     f->body = BODY_PASSED;
     refuse_large(envoy, config);
     return STOP_WITHOUT_BUFFER;
   }
-  if (counted) return f->seen = total, CONTINUE;
-  if (f->body == BODY_SCANNED && total > config->inspect_body_bytes) {
+  if (f->body == BODY_COUNTED) return CONTINUE;
+  if (f->body == BODY_SCANNED && f->seen > config->inspect_body_bytes) {
     f->body = f->has_length ? BODY_PASSED : BODY_COUNTED;
-    return f->seen = total, CONTINUE;
+    return CONTINUE;
   }
   if (f->body == BODY_SCANNED) {
-    each_chunk(envoy, held ? BUFFERED_REQUEST : RECEIVED_REQUEST, held ? f->seen : 0, feed_request, &f->request);
+    each_chunk(envoy, RECEIVED_REQUEST, feed_request, &f->request);
     if (f->request.refusal != PM_ACCEPTED) f->body = BODY_BROKEN;
   }
-  f->seen = total;
   if (end) return scan_request_end(envoy, f) ? CONTINUE : STOP_WITHOUT_BUFFER;
   return f->body == BODY_BROKEN ? STOP_WITHOUT_BUFFER : STOP_AND_BUFFER;
 }
@@ -449,14 +437,14 @@ PM_HOOK int envoy_dynamic_module_on_http_filter_request_body(void *envoy, void *
   if (f == NULL) return CONTINUE;
   if (f->config->role == ROLE_SCAN) return scan_request_body(envoy, f, end);
   if (f->body != BODY_REWRITTEN) return CONTINUE;
-  return end ? rewrite_request_end(envoy, f) : STOP_AND_BUFFER;
+  return end ? rewrite_request_end(envoy, f, true) : STOP_AND_BUFFER;
 }
 
-/* Trailers end a body: all of it lies in what was held back. */
+/* Trailers end a body: all of it has been seen. */
 PM_HOOK int envoy_dynamic_module_on_http_filter_request_trailers(void *envoy, void *filter) {
   struct filter *f = filter;
   if (f == NULL) return CONTINUE;
-  if (f->body == BODY_REWRITTEN) return rewrite_request_end(envoy, f);
+  if (f->body == BODY_REWRITTEN) return rewrite_request_end(envoy, f, false);
   if (f->body != BODY_SCANNED && f->body != BODY_BROKEN) return CONTINUE;
   return scan_request_end(envoy, f) ? CONTINUE : STOP_HEADERS;
 }
@@ -479,7 +467,7 @@ PM_HOOK int envoy_dynamic_module_on_http_filter_response_body(void *envoy, void 
   bool sse = f->answer == ANSWER_SSE;
   if (sse && !f->has_first_chunk && envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_RESPONSE))
     note_first_chunk(f);
-  each_chunk(envoy, RECEIVED_RESPONSE, 0, sse ? feed_sse : feed_json, &f->reply);
+  each_chunk(envoy, RECEIVED_RESPONSE, sse ? feed_sse : feed_json, &f->reply);
   if (end) answer_end(envoy, f);
   return CONTINUE;
 }

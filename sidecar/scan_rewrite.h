@@ -1,5 +1,6 @@
-/* The filter `rewrite`: runs in a cluster's upstream filter chain, once per try, and gives the server the model name
- * that it needs: the header x-pm-rewrite, put there from the endpoint's metadata. Changes the bytes of the top-level
+/* The filter `rewrite`: runs in a cluster's upstream filter chain, once per try, and gives the server a model name that
+ * it accepts. The header x-pm-rewrite, put there from the endpoint's metadata, lists those names, separated by commas: a
+ * body that names one of them stays as it is, any other gets the first of them. Changes the bytes of the top-level
  * `model` values and the content-length, nothing else. Leaves alone what it cannot read: encoded bodies, bodies beyond
  * the inspection limit, more than PM_SPANS_MAX duplicates. Included by scan.c only. */
 #ifndef PM_SCAN_REWRITE_H
@@ -15,11 +16,8 @@ static int rewrite_request_headers(void *envoy, struct filter *f, const struct r
   if (f->has_length && head->length > f->config->inspect_body_bytes) held = false; /* no try rewrote it */
   if (held) f->body = BODY_REWRITTEN;
   if (held && rewrite) {
-    f->name = malloc(2 * name.size);
-    for (size_t i = 0; f->name != NULL && i < name.size; i++) {
-      if (name.ptr[i] == '"' || name.ptr[i] == '\\') f->name[f->name_size++] = '\\';
-      f->name[f->name_size++] = name.ptr[i];
-    }
+    f->name = malloc(name.size);
+    if (f->name != NULL) memcpy(f->name, name.ptr, f->name_size = name.size);
     pm_request_start(&f->request);
   }
   if (head->rewrite.ptr != NULL)
@@ -40,14 +38,35 @@ static bool copy_chunk(void *to, const pm_byte *bytes, size_t size) {
   return true;
 }
 
+/* What was held back and, unless that is the same, what has just come: together the whole body. */
+struct whole {
+  uint64_t held, received;
+};
+
+static struct whole whole_body(void *envoy, bool receiving) {
+  struct whole w = {.received = 0};
+  if (receiving) w.received = envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST);
+  if (!receiving || !envoy_dynamic_module_callback_http_received_buffered_request_body(envoy))
+    w.held = envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST);
+  return w;
+}
+
+static void each_of_whole(void *envoy, struct whole w, feed_slice feed, void *to) {
+  if (w.held) each_chunk(envoy, BUFFERED_REQUEST, feed, to);
+  if (w.received) each_chunk(envoy, RECEIVED_REQUEST, feed, to);
+}
+
 /* Puts the body together anew around the places of its `model` values. Returns its size. */
-static uint64_t rewrite_places(void *envoy, const struct filter *f, int type, uint64_t size) {
+static uint64_t rewrite_places(void *envoy, const struct filter *f, struct whole w) {
   const struct pm_request *r = &f->request;
+  const uint64_t size = w.held + w.received;
+  const int type = w.received ? RECEIVED_REQUEST : BUFFERED_REQUEST; /* the new body goes where the last bytes were */
   struct copy old = {.into = malloc(size), .room = size};
   if (old.into == NULL) return size;
-  each_chunk(envoy, type, 0, copy_chunk, &old);
+  each_of_whole(envoy, w, copy_chunk, &old);
+  if (w.held) envoy_dynamic_module_callback_http_drain_body(envoy, BUFFERED_REQUEST, w.held);
+  if (w.received) envoy_dynamic_module_callback_http_drain_body(envoy, RECEIVED_REQUEST, w.received);
   uint64_t at = 0, total = 0;
-  envoy_dynamic_module_callback_http_drain_body(envoy, type, size);
   for (unsigned i = 0; i <= r->span_count; i++) {
     uint64_t from = i < r->span_count ? r->spans[i].from : size;
     envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){old.into + at, from - at});
@@ -61,15 +80,14 @@ static uint64_t rewrite_places(void *envoy, const struct filter *f, int type, ui
   return total;
 }
 
-static int rewrite_request_end(void *envoy, struct filter *f) {
-  uint64_t size = envoy_dynamic_module_callback_http_get_body_size(envoy, BUFFERED_REQUEST);
-  int type = size ? BUFFERED_REQUEST : RECEIVED_REQUEST;
-  if (size == 0) size = envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_REQUEST);
+/* receiving: in the body hook, not the trailers'. */
+static int rewrite_request_end(void *envoy, struct filter *f, bool receiving) {
+  struct whole w = whole_body(envoy, receiving);
+  uint64_t size = w.held + w.received;
   struct pm_request *r = &f->request;
   if (f->name_size && size + PM_SPANS_MAX * f->name_size <= f->config->inspect_body_bytes) {
-    each_chunk(envoy, type, 0, feed_request, r);
-    if (pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX)
-      size = rewrite_places(envoy, f, type, size);
+    each_of_whole(envoy, w, feed_request, r);
+    if (pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX) size = rewrite_places(envoy, f, w);
   }
   if (f->has_length) {
     char text[24];

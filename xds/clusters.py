@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import ipaddress
 
+from pointsman.router.policy import Limits
 from pointsman.router.table import CannedRung, Ladder, Rung, Table, TargetRung, TargetSpec
 from pointsman.xds.api import (
     V3,
     AggregateClusterConfig,
     Cluster,
     ClusterLoadAssignment,
+    HeaderMutationFilter,
+    HeaderValueOption,
     InternalUpstreamTransport,
     LbEndpoint,
     RawBuffer,
+    UpstreamCodec,
     UpstreamHttpOptions,
     pack,
 )
-from pointsman.xds.names import CANNED_TARGET, METADATA, TARGET_KEY
+from pointsman.xds.module_filter import module_filter
+from pointsman.xds.names import ACCEPTS_KEY, CANNED_TARGET, METADATA, REWRITE_FILTER, REWRITE_HEADER, TARGET_KEY
 
 UPSTREAM_IDLE_MS = 4_000
 """Below the shortest keep-alive of common model servers (uvicorn: 5 s), so that Envoy closes first."""
@@ -50,15 +55,18 @@ def is_ip(host: str) -> bool:
     return True
 
 
-def render_clusters(table: Table) -> tuple[Cluster, ...]:
-    """Return every cluster that the table's rows may name, children before aggregates."""
+def render_clusters(table: Table, *, has_scanner: bool = True) -> tuple[Cluster, ...]:
+    """Return every cluster that the table's rows may name, children before aggregates.
+
+    Without the scanner's module no body is rewritten either (header mode).
+    """
     children = {cluster.name: cluster for cluster in (_target_cluster(spec) for spec in table.targets)}
     ladders = table.ladders()
     for ladder in ladders:
         for rung in ladder.rungs:
             if isinstance(rung, CannedRung):
                 children.setdefault(rung.key, _canned_cluster(rung))
-    return (*children.values(), *(_ladder_cluster(ladder) for ladder in ladders))
+    return (*children.values(), *(_ladder_cluster(ladder, table.limits if has_scanner else None) for ladder in ladders))
 
 
 def render_assignments(table: Table) -> tuple[ClusterLoadAssignment, ...]:
@@ -118,13 +126,16 @@ def _assignment(spec: TargetSpec) -> ClusterLoadAssignment:
             endpoint.load_balancing_weight.value = 1
             endpoint.endpoint.address.socket_address.address = host
             endpoint.endpoint.address.socket_address.port_value = port
-            _name_endpoint(endpoint, str(spec.target))
+            _name_endpoint(endpoint, str(spec.target), spec.accepts)
     return assignment
 
 
-def _name_endpoint(endpoint: LbEndpoint, target: str) -> None:
+def _name_endpoint(endpoint: LbEndpoint, target: str, accepts: tuple[str, ...] = ()) -> None:
     """Put the target's name into the endpoint's metadata: the only place from which the answering rung can be told."""
-    endpoint.metadata.filter_metadata[METADATA].fields[TARGET_KEY].string_value = target
+    fields = endpoint.metadata.filter_metadata[METADATA].fields
+    fields[TARGET_KEY].string_value = target
+    if accepts:
+        fields[ACCEPTS_KEY].string_value = ",".join(accepts)
 
 
 def _canned_cluster(rung: CannedRung) -> Cluster:
@@ -144,7 +155,7 @@ def _canned_cluster(rung: CannedRung) -> Cluster:
     return cluster
 
 
-def _ladder_cluster(ladder: Ladder) -> Cluster:
+def _ladder_cluster(ladder: Ladder, limits: Limits | None) -> Cluster:
     cluster = Cluster(name=ladder.name, lb_policy=Cluster.CLUSTER_PROVIDED)
     cluster.connect_timeout.FromMilliseconds(1_000)
     _lift_limits(cluster, ladder.max_concurrency or NO_LIMIT)
@@ -152,7 +163,32 @@ def _ladder_cluster(ladder: Ladder) -> Cluster:
     cluster.cluster_type.typed_config.CopyFrom(
         pack(AggregateClusterConfig(clusters=[child_name(rung) for rung in ladder.rungs]))
     )
+    if ladder.rewrites and limits is not None:
+        cluster.typed_extension_protocol_options[HTTP_OPTIONS].CopyFrom(pack(_rewriting_options(limits)))
     return cluster
+
+
+def _rewriting_options(limits: Limits) -> UpstreamHttpOptions:
+    """Filters that run once a try and give the chosen rung's server a model name that it accepts.
+
+    They belong to the aggregate: a child's own are not run under it (facts measured on Envoy 1.40). The header is
+    removed first, because tries share their headers.
+    """
+    options = UpstreamHttpOptions()
+    options.explicit_http_config.http_protocol_options.SetInParent()
+    names = HeaderMutationFilter()
+    names.mutations.request_mutations.add(remove=REWRITE_HEADER)
+    option = names.mutations.request_mutations.add().append
+    option.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    option.header.key = REWRITE_HEADER
+    option.header.value = f"%UPSTREAM_METADATA({METADATA}:{ACCEPTS_KEY})%"
+    for name, config in (
+        ("envoy.filters.http.header_mutation", names),
+        ("pointsman.rewrite", module_filter(REWRITE_FILTER, limits)),
+        ("envoy.filters.http.upstream_codec", UpstreamCodec()),
+    ):
+        options.http_filters.add(name=name).typed_config.CopyFrom(pack(config))
+    return options
 
 
 def child_name(rung: Rung) -> str:

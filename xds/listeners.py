@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from google.protobuf.struct_pb2 import NULL_VALUE
 from pointsman.router.entry import LOGGED_REQUEST_HEADERS, LOGGED_RESPONSE_HEADERS
-from pointsman.router.intent import JSON_PATHS
 from pointsman.router.policy import Limits
 from pointsman.router.request import (
     CLASS_ALIAS,
@@ -25,7 +24,6 @@ from pointsman.router.table import AUTO, CannedRung
 from pointsman.xds.api import (
     V3,
     AccessLog,
-    DynamicModuleFilter,
     EarlyHeaderMutation,
     HeaderValueOption,
     HttpConnectionManager,
@@ -33,11 +31,11 @@ from pointsman.xds.api import (
     Listener,
     OpenTelemetryConfig,
     Router,
-    StringValue,
     UuidRequestIdConfig,
     pack,
 )
 from pointsman.xds.clusters import split_address
+from pointsman.xds.module_filter import module_filter
 from pointsman.xds.names import (
     ATTEMPT_HEADER,
     LADDER_TAG,
@@ -50,7 +48,6 @@ from pointsman.xds.names import (
     REQUEST_LOG,
     ROUTES,
     SCANNER_FILTER,
-    SCANNER_MODULE,
     SPAN_ID_TAG,
     TARGET_KEY,
     TRACE_ID_TAG,
@@ -131,7 +128,9 @@ def _connection_manager(spec: ListenerSpec) -> HttpConnectionManager:
     early.typed_config.CopyFrom(pack(_early_mutations()))
     _add_local_replies(manager)
     if spec.has_scanner:
-        manager.http_filters.add(name="pointsman.scan").typed_config.CopyFrom(pack(_scanner(spec.limits)))
+        manager.http_filters.add(name="pointsman.scan").typed_config.CopyFrom(
+            pack(module_filter(SCANNER_FILTER, spec.limits))
+        )
     router = Router(suppress_envoy_headers=True)
     if spec.logs_tries:
         router.upstream_log.append(_try_log())
@@ -157,15 +156,6 @@ def _early_mutations() -> EarlyHeaderMutation:
         option.header.key = name
         option.header.value = value
     return early
-
-
-def _scanner(limits: Limits) -> DynamicModuleFilter:
-    lines = [f"inspect_body_bytes={limits.inspect_body_bytes}", f"body_bytes={limits.body_bytes}"]
-    lines += [f"json_path={path}" for path in sorted(JSON_PATHS)]
-    scanner = DynamicModuleFilter(filter_name=SCANNER_FILTER)
-    scanner.dynamic_module_config.name = SCANNER_MODULE
-    scanner.filter_config.CopyFrom(pack(StringValue(value="\n".join(lines))))
-    return scanner
 
 
 def _log(name: str, config: HttpGrpcAccessLogConfig) -> AccessLog:

@@ -13,7 +13,8 @@ METADATA = "pointsman"
 """Namespace of endpoint metadata and of the scanner's dynamic metadata."""
 
 TARGET_KEY = "target"
-REWRITE_KEY = "rewrite"
+ACCEPTS_KEY = "accepts"
+"""Names that a target's server answers to, separated by commas: what the rewriting filter reads."""
 
 CANNED_TARGET = "canned"
 """What clients, spans and metrics call a canned rung."""

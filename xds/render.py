@@ -54,7 +54,7 @@ class Renderer:
         )
         collector = (_otlp_cluster(settings.tracing.otlp),) if settings.tracing.otlp else ()
         return Rendered(
-            clusters=(*collector, *render_clusters(table)),
+            clusters=(*collector, *render_clusters(table, has_scanner=self._has_scanner)),
             assignments=render_assignments(table),
             listeners=(render_listener(spec), *(render_canned_listener(rung) for rung in canned_rungs(table))),
             routes=(self._routes.render(table),),
