@@ -30,6 +30,7 @@ extern void envoy_dynamic_module_callback_http_clear_route_cache(void *envoy);
 extern size_t envoy_dynamic_module_callback_http_get_body_size(void *envoy, int type);
 extern size_t envoy_dynamic_module_callback_http_get_body_chunks_size(void *envoy, int type);
 extern bool envoy_dynamic_module_callback_http_get_body_chunks(void *envoy, int type, struct pm_view *chunks);
+extern bool envoy_dynamic_module_callback_http_received_buffered_request_body(void *envoy);
 extern bool envoy_dynamic_module_callback_http_append_body(void *envoy, int type, struct pm_view data);
 extern bool envoy_dynamic_module_callback_http_drain_body(void *envoy, int type, size_t size);
 extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_number(void *envoy, struct pm_view name,

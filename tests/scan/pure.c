@@ -5,8 +5,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Feeds data in pieces that end at the given offsets (ascending) and at its end. Each piece is a copy of its own size, so
- * that a sanitizer sees a read beyond it. */
+/* Feeds data in pieces that end at the given offsets (ascending) and at its end. */
 static void in_pieces(const char *data, size_t size, const size_t *cuts, size_t cut_count,
                       bool (*feed)(void *to, const pm_byte *, size_t), void *to) {
   size_t from = 0;
@@ -56,13 +55,20 @@ EXPORT int pure_effort(struct pm_request *r, const char **into) {
   *into = r->effort;
   return pm_has(r, PM_FIELD_EFFORT) ? r->effort_size : -1;
 }
+
+/* Returns how many there are; into has room for PM_SPANS_MAX pairs. */
 EXPORT int pure_spans(struct pm_request *r, uint64_t *into) {
-  for (int i = 0; i < r->span_count && i < PM_SPANS_MAX; i++) into[2 * i] = r->spans[i].from, into[2 * i + 1] = r->spans[i].to;
+  for (int i = 0; i < r->span_count && i < PM_SPANS_MAX; i++) {
+    into[2 * i] = r->spans[i].from;
+    into[2 * i + 1] = r->spans[i].to;
+  }
   return r->span_count;
 }
+
 EXPORT uint64_t pure_position(struct pm_request *r) { return r->position; }
 
-EXPORT void pure_answer(struct pm_answer *a, bool sse, const char *data, size_t size, const size_t *cuts, size_t cut_count) {
+EXPORT void pure_answer(struct pm_answer *a, bool sse, const char *data, size_t size, const size_t *cuts,
+                        size_t cut_count) {
   pm_answer_start(a);
   in_pieces(data, size, cuts, cut_count, sse ? feed_sse : feed_json, a);
   pm_answer_finish(a);
@@ -81,6 +87,8 @@ EXPORT int pure_text(struct pm_answer *a, int which, const char **into) {
 EXPORT bool pure_done(struct pm_answer *a) { return a->stream_done; }
 
 EXPORT int pure_media(const char *text, size_t size) { return (int)pm_media_of((struct pm_view){text, size}); }
-EXPORT size_t pure_reason(const char *reason, size_t reason_size, const char *target, size_t target_size, char *into, size_t room) {
+
+EXPORT size_t pure_reason(const char *reason, size_t reason_size, const char *target, size_t target_size, char *into,
+                          size_t room) {
   return pm_visible_reason((struct pm_view){reason, reason_size}, (struct pm_view){target, target_size}, into, room);
 }

@@ -111,9 +111,7 @@ class Scanner:
         """Scan an answer that arrives in pieces ending at these offsets (ascending)."""
         lib, a = self._lib, self._answer
         offsets = (ctypes.c_size_t * len(cuts))(*cuts)
-        lib.pure_answer(
-            a, ctypes.c_bool(sse), body, ctypes.c_size_t(len(body)), offsets, ctypes.c_size_t(len(cuts))
-        )
+        lib.pure_answer(a, ctypes.c_bool(sse), body, ctypes.c_size_t(len(body)), offsets, ctypes.c_size_t(len(cuts)))
         value = ctypes.c_double()
         counts = {name: value.value for i, name in enumerate(COUNTS) if lib.pure_count(a, i, ctypes.byref(value))}
         texts = [self._text(lib.pure_text, a, which) or b"" for which in range(3)]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scan_pure import NUMBERS, Refusal, Request, Scanner
 
 CHAT = (
-    b'{"model":"support-chat","messages":[{"role":"user","content":"say \\"hi\\" to C:\\\\dir\\n \\u00e9 \xe9\x98\xb4"}],'
+    b'{"model":"support-chat","messages":[{"role":"user",'
+    b'"content":"say \\"hi\\" to C:\\\\dir\\n \\u00e9 \xe9\x98\xb4"}],'
     b'"temperature":0.2,"top_p":1,"stop":["a",["b"],{"c":[1]}],"stream":true,"max_tokens":5,"seed":-7,"n":1e0}'
 )
 
@@ -195,7 +196,8 @@ def test_backslashes_at_block_borders(scanner: Scanner, padding: int) -> None:
 
 
 def test_known_bug_3_characters_cut_inside(scanner: Scanner) -> None:
-    body = json.dumps({"messages": [{"content": "阴气渐重，露凝 \U0001f600"}], "model": "m"}, ensure_ascii=False).encode()
+    value = {"messages": [{"content": "阴气渐重，露凝 \U0001f600"}], "model": "m"}
+    body = json.dumps(value, ensure_ascii=False).encode()
     for cut in range(len(body) + 1):
         result = scanner.request(body, [cut])
         assert (Refusal.ACCEPTED, b"m") == (result.refusal, result.model)
@@ -216,24 +218,27 @@ def test_position_tells_where_the_error_is(scanner: Scanner) -> None:
 
 # ---- json.loads as the judge ----
 
-tokens = st.sampled_from(
-    ["{", "}", "[", "]", ",", ":", '"', "\\", " ", "\n", "0", "1", "-", ".", "e", "E+", "true", "false", "null", "NaN"]
-    + ['"model"', '"mo\\u0064el"', '"m1"', '"stop"', '"temperature"', '"stream"', "\\u", "d83d", "\\ude00", "é", "\x01"]
-    + ['"a":', '"model":', ',"n":', "\ufeff", "\x7f", "[[", "]]", '{"', '":', "x" * 20, "y" * 70, '\\"', "\\\\", "\\n"]
+tokens = (
+    st.sampled_from('{}[],:"\\ \n01-.e\x01\x7f\ufeffé')
+    | st.sampled_from(["E+", "true", "false", "null", "NaN", "[[", "]]", '{"', '":', '"a":', '"model":', ',"n":'])
+    | st.sampled_from(['"model"', '"mo\\u0064el"', '"m1"', '"stop"', '"temperature"', '"stream"'])
+    | st.sampled_from(["\\u", "d83d", "\\ude00", "x" * 20, "y" * 70, '\\"', "\\\\", "\\n"])
 )
+numbers = st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none() | st.booleans() | numbers | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=10,
 )
-keys = st.sampled_from(["model", "temperature", "stream", "stop", "max_tokens", "reasoning_effort", "n", "a"]) | st.text()
+known = ["model", "temperature", "stream", "stop", "max_tokens", "reasoning_effort", "n", "a"]
 objects = st.builds(
     lambda pairs, ascii_only, indent: json.dumps(dict(pairs), ensure_ascii=ascii_only, indent=indent, allow_nan=False),
-    st.lists(st.tuples(keys, values), max_size=6),
+    st.lists(st.tuples(st.sampled_from(known) | st.text(), values), max_size=6),
     st.booleans(),
     st.sampled_from([None, 1]),
 ).map(lambda text: text.encode("utf-8", "surrogatepass"))
-mutations = st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(b'{}[],:"\\ 0-.eEtfn\x00\x1f\x80\xe9\xff')), max_size=3)
+changed_bytes = st.sampled_from(b'{}[],:"\\ 0-.eEtfn\x00\x1f\x80\xe9\xff')
+mutations = st.lists(st.tuples(st.integers(0, 10**6), changed_bytes), max_size=3)
 
 
 def refuse_constant(name: str) -> None:
@@ -274,7 +279,8 @@ def compare(body: bytes, result: Request) -> None:
             continue
         assert wanted == result.fields[name]
     stop = value.get("stop")
-    assert (len(stop) if isinstance(stop, list) else 1 if isinstance(stop, str) else None) == result.fields.get("stop_count")
+    stop_count = len(stop) if isinstance(stop, list) else 1 if isinstance(stop, str) else None
+    assert stop_count == result.fields.get("stop_count")
 
 
 @settings(max_examples=1500, deadline=None)

@@ -130,9 +130,7 @@ def test_body_reaches_the_server_byte_for_byte(envoy: Envoy, server: Server) -> 
 @pytest.mark.parametrize(
     "spoofed", [{"x-pm-model": "m2"}, {"x-pm-model": "?"}, {"x-pm-rewrite": "m2"}, {"x-pointsman-reason": "pinned"}]
 )
-def test_known_bug_23_body_wins_over_a_spoofed_header(
-    envoy: Envoy, server: Server, spoofed: dict[str, str]
-) -> None:
+def test_known_bug_23_body_wins_over_a_spoofed_header(envoy: Envoy, server: Server, spoofed: dict[str, str]) -> None:
     status, answer, _ = envoy.request("POST", JSON_PATH, b'{"model":"m1"}', JSON | spoofed)
     assert (200, "m1") == (status, envoy.entry()["route"])
     assert not any(name.startswith(("x-pm-", "x-pointsman-")) for name in (*server.seen[-1].headers, *answer))
@@ -178,7 +176,11 @@ def test_parameters_are_in_the_metadata_and_nothing_else_of_the_body(envoy: Envo
         (b'{"a":"\xff"}', "request body: expected UTF-8", "pointsman_body_malformed"),
         (b'{"a":' + b"[" * 600, "request body: expected at most 512 levels of nesting", "pointsman_body_too_deep"),
         (b'{"model":null}', "request body: model: expected a string", "pointsman_body_model"),
-        (b'{"model":"' + b"s" * 1025 + b'"}', "request body: model: expected at most 1024 bytes", "pointsman_body_model"),
+        (
+            b'{"model":"' + b"s" * 1025 + b'"}',
+            "request body: model: expected at most 1024 bytes",
+            "pointsman_body_model",
+        ),
     ],
     ids=lambda value: repr(value)[:30],
 )
@@ -265,9 +267,7 @@ def test_large_bodies_pass_whole(envoy: Envoy, server: Server, size: int, route:
 
 @pytest.mark.parametrize(("path", "headers"), [(JSON_PATH, JSON), ("/elsewhere", {"content-type": "text/plain"})])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_bodies_over_the_limit_are_refused(
-    small: Envoy, path: str, headers: dict[str, str], *, chunked: bool
-) -> None:
+def test_bodies_over_the_limit_are_refused(small: Envoy, path: str, headers: dict[str, str], *, chunked: bool) -> None:
     body = b'{"model":"m1","x":"' + b"a" * 199_979 + b'"}'
     assert len(body) == 200_000
     assert small.request("POST", path, pieces(body, 9_000) if chunked else body, headers)[0] == 200
@@ -299,18 +299,37 @@ def raw(envoy: Envoy, request: bytes, enough: bytes) -> bytes:
         return answer
 
 
+def head_of(method: str, *headers: str) -> bytes:
+    """Return a request's head, of JSON content."""
+    lines = [f"{method} {JSON_PATH} HTTP/1.1", "host: x", "content-type: application/json", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
 @pytest.mark.parametrize(("body", "status"), [(b'{"model":"m1"}', b"200"), (b"[]", b"400"), (b"", b"400")])
 def test_trailers_end_a_body(envoy: Envoy, body: bytes, status: bytes) -> None:
-    head = f"POST {JSON_PATH} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\n"
+    head = head_of("POST", "transfer-encoding: chunked")
     chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-    answer = raw(envoy, head.encode() + chunk + b"0\r\nx-trailer: 1\r\n\r\n", b"}")
+    answer = raw(envoy, head + chunk + b"0\r\nx-trailer: 1\r\n\r\n", b"}")
     assert b"HTTP/1.1 " + status in answer
     assert ("m1" if status == b"200" else "auto") == envoy.entry()["route"]
 
 
+@pytest.mark.parametrize("size", [1, 7, 20, 100_000])
+def test_the_last_bytes_of_a_body_may_come_with_its_end(envoy: Envoy, server: Server, size: int) -> None:
+    body = b'{"model":"m1","x":"' + b"a" * 20 + b'","y":"z"}'
+    scan_lab.http2_post(envoy.port, JSON_PATH, list(pieces(body, size)), JSON)
+    entry = envoy.entry()
+    assert (200, "m1", body) == (entry["code"], entry["route"], server.seen[-1].body)
+
+
+@pytest.mark.parametrize("body", [b"", b'{"model":1}', b'{"model":"m1"'])
+def test_refusals_over_http2(envoy: Envoy, body: bytes) -> None:
+    scan_lab.http2_post(envoy.port, JSON_PATH, [body[:5], body[5:]], JSON)
+    assert envoy.entry()["code"] == 400
+
+
 def test_websocket_upgrade_with_a_json_content_type_passes(envoy: Envoy) -> None:
-    head = f"GET {JSON_PATH} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\ncontent-type: application/json\r\n\r\n"
-    answer = raw(envoy, head.encode() + b"hello", b"echo:hello")
+    answer = raw(envoy, head_of("GET", "connection: upgrade", "upgrade: websocket") + b"hello", b"echo:hello")
     assert answer.startswith(b"HTTP/1.1 101")
     assert answer.endswith(b"echo:hello")
     assert envoy.entry()["route"] == "auto"
@@ -405,9 +424,7 @@ def test_large_json_answer_passes_whole(envoy: Envoy, server: Server) -> None:
         (("content-type", "application/json"), ("content-encoding", "br")),
     ],
 )
-def test_other_answers_are_left_alone(
-    envoy: Envoy, server: Server, headers: tuple[tuple[str, str], ...]
-) -> None:
+def test_other_answers_are_left_alone(envoy: Envoy, server: Server, headers: tuple[tuple[str, str], ...]) -> None:
     body, metadata = answer(envoy, server, Script(headers=headers, pieces=(STREAM,)))
     assert (STREAM, {}) == (body, metadata)
 
