@@ -150,8 +150,7 @@ static void request_head(const struct header_list *list, struct request_head *he
 
 /* Answers in place of the server. The filter may be gone afterwards: return at once and touch it no more. */
 static void refuse(void *envoy, uint32_t status, const char *text, struct pm_view details) {
-  static const struct header reason[] = {{PM_VIEW("x-pointsman-reason"), PM_VIEW("refused")}};
-  envoy_dynamic_module_callback_http_send_response(envoy, status, reason, 1, (struct pm_view){text, strlen(text)},
+  envoy_dynamic_module_callback_http_send_response(envoy, status, NULL, 0, (struct pm_view){text, strlen(text)},
                                                    details);
 }
 

@@ -20,7 +20,7 @@ from pointsman.router.request import (
     PIN_ALIAS,
     PIN_HEADER,
 )
-from pointsman.router.table import AUTO, CannedRung
+from pointsman.router.table import AUTO, CannedRung, Reason
 from pointsman.xds.api import (
     V3,
     AccessLog,
@@ -93,6 +93,7 @@ class ListenerSpec:
     sample_ratio: float | None
     has_scanner: bool
     logs_tries: bool = True
+    answers_headers: bool = True
 
 
 def render_listener(spec: ListenerSpec) -> Listener:
@@ -126,7 +127,7 @@ def _connection_manager(spec: ListenerSpec) -> HttpConnectionManager:
     manager.rds.config_source.resource_api_version = V3
     early = manager.early_header_mutation_extensions.add(name="envoy.http.early_header_mutation.header_mutation")
     early.typed_config.CopyFrom(pack(_early_mutations()))
-    _add_local_replies(manager)
+    _add_local_replies(manager, answers_headers=spec.answers_headers)
     if spec.has_scanner:
         manager.http_filters.add(name="pointsman.scan").typed_config.CopyFrom(
             pack(module_filter(SCANNER_FILTER, spec.limits))
@@ -208,8 +209,11 @@ def _add_tracing(manager: HttpConnectionManager, sample_ratio: float) -> None:
     tracing.provider.typed_config.CopyFrom(pack(otel))
 
 
-def _add_local_replies(manager: HttpConnectionManager) -> None:
-    """Everything that Envoy answers by itself takes the API's error shape; 503 carries Retry-After."""
+def _add_local_replies(manager: HttpConnectionManager, *, answers_headers: bool) -> None:
+    """Everything that Envoy answers by itself takes the API's error shape; 503 carries Retry-After.
+
+    A 4xx is a refusal whoever found it, the table or the scanner; the row's own reason would be wrong beside it.
+    """
     for status, kind, code in _ERROR_KINDS:
         mapper = manager.local_reply_config.mappers.add()
         comparison = mapper.filter.status_code_filter.comparison
@@ -222,6 +226,8 @@ def _add_local_replies(manager: HttpConnectionManager) -> None:
         error["code"].string_value = code
         error["param"].null_value = NULL_VALUE
         _add_reply_header(mapper.headers_to_add.add(), "content-type", "application/json")
+        if status < 500 and answers_headers:
+            _add_reply_header(mapper.headers_to_add.add(), REASON_HEADER, Reason.REFUSED.value)
         if status == 500:
             retry_after = mapper.headers_to_add.add(append_action=HeaderValueOption.ADD_IF_ABSENT)
             retry_after.header.key = "retry-after"

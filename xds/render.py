@@ -51,6 +51,7 @@ class Renderer:
             sample_ratio=settings.tracing.sample_ratio if traces else None,
             has_scanner=self._has_scanner,
             logs_tries=self._logs_tries,
+            answers_headers=settings.answer_headers,
         )
         collector = (_otlp_cluster(settings.tracing.otlp),) if settings.tracing.otlp else ()
         return Rendered(
