@@ -160,7 +160,7 @@ class _Node:
             rungs: list[Rung] = [self._rung(route, model, pinned)]
             if route.pin.mode is PinMode.LADDER:
                 rungs += self._fallback_rungs(route, model, candidates)
-            ladder = Ladder(_once(rungs), is_pin=True, max_concurrency=route.pin.max_concurrency)
+            ladder = Ladder(_once(rungs), is_pin=True)
             arm = Arm(ladder, FULL_SHARE, Reason.PINNED)
             return self._row(route, f"pin={version}", Reason.PINNED, (arm,), None, tuple(candidates))
         if candidates:

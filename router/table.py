@@ -61,20 +61,15 @@ Rung = TargetRung | CannedRung
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Rungs in order. Its name is made of its content, so that equal ladders are one cluster.
-
-    `max_concurrency` (pinned ladders only) is the cap on requests at one time; None: no cap of its own.
-    """
+    """Rungs in order. Its name is made of its content, so that equal ladders are one cluster."""
 
     rungs: tuple[Rung, ...]
     is_pin: bool = False
-    max_concurrency: int | None = None
 
     @property
     def name(self) -> str:
         """The aggregate cluster's name."""
-        cap = "" if self.max_concurrency is None else f"({self.max_concurrency})"
-        return f"{'pin' if self.is_pin else 'ladder'}{cap}/" + ">".join(rung.key for rung in self.rungs)
+        return f"{'pin' if self.is_pin else 'ladder'}/" + ">".join(rung.key for rung in self.rungs)
 
     @property
     def first_target(self) -> Target | None:
@@ -90,7 +85,7 @@ class Ladder:
     @property
     def bypass(self) -> Ladder:
         """The same ladder without its first rung; of a single rung, a canned 503."""
-        return Ladder(self.rungs[1:] or (OUT_OF_SERVICE,), self.is_pin, self.max_concurrency)
+        return Ladder(self.rungs[1:] or (OUT_OF_SERVICE,), self.is_pin)
 
 
 OUT_OF_SERVICE = CannedRung(status=503, retry_after_s=2)

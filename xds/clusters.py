@@ -107,10 +107,10 @@ def _target_cluster(spec: TargetSpec) -> Cluster:
     return cluster
 
 
-def _lift_limits(cluster: Cluster, max_requests: int = NO_LIMIT) -> None:
+def _lift_limits(cluster: Cluster) -> None:
     threshold = cluster.circuit_breakers.thresholds.add()
     threshold.max_retries.value = NO_LIMIT
-    threshold.max_requests.value = max_requests
+    threshold.max_requests.value = NO_LIMIT
     threshold.max_pending_requests.value = NO_LIMIT
     threshold.max_connections.value = NO_LIMIT
 
@@ -158,7 +158,7 @@ def _canned_cluster(rung: CannedRung) -> Cluster:
 def _ladder_cluster(ladder: Ladder, limits: Limits | None) -> Cluster:
     cluster = Cluster(name=ladder.name, lb_policy=Cluster.CLUSTER_PROVIDED)
     cluster.connect_timeout.FromMilliseconds(1_000)
-    _lift_limits(cluster, ladder.max_concurrency or NO_LIMIT)
+    _lift_limits(cluster)
     cluster.cluster_type.name = "envoy.clusters.aggregate"
     cluster.cluster_type.typed_config.CopyFrom(
         pack(AggregateClusterConfig(clusters=[child_name(rung) for rung in ladder.rungs]))

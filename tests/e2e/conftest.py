@@ -32,7 +32,7 @@ class Echo(grpc.GenericRpcHandler):
     """Answers any method of pmtest.Echo with the request's own bytes; Count streams it thrice, Fail refuses."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        handlers = {
+        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "/pmtest.Echo/Unary": grpc.unary_unary_rpc_method_handler(self.unary),
             "/pmtest.Echo/Count": grpc.unary_stream_rpc_method_handler(self.count),
             "/pmtest.Echo/Talk": grpc.stream_stream_rpc_method_handler(self.talk),

@@ -6,11 +6,14 @@ import asyncio
 import hashlib
 import json
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import aiohttp
 import grpc
 import pytest
+import pytest_asyncio
 from grpc import aio
 from stack import CHAT, STABLE, Mirror, Stack
 
@@ -90,11 +93,12 @@ async def test_one_byte_over_the_limit_is_413(stack: Stack, mirror: Mirror, path
     assert [] == [one for one in mirror.seen if one.body_bytes > BODY_LIMIT]
 
 
-@pytest.mark.parametrize("size_bytes", [500, 200_000, 5 * MIB])
-async def test_chunked_upload_arrives_whole(stack: Stack, mirror: Mirror, size_bytes: int) -> None:
+@pytest.mark.parametrize("piece_bytes", [3_000, 1 * MIB])
+@pytest.mark.parametrize("size_bytes", [500, 200_000, 4 * MIB, 4 * MIB + 70_000, 20 * MIB])
+async def test_chunked_upload_arrives_whole(stack: Stack, mirror: Mirror, size_bytes: int, piece_bytes: int) -> None:
     body = large_json(size_bytes)
     headers = {"content-type": "application/json", **LANE}
-    answer = await stack.ask("POST", CHAT, data=pieces(body, 3_000), headers=headers)
+    answer = await stack.ask("POST", CHAT, data=pieces(body, piece_bytes), headers=headers)
     assert 200 == answer.status
     assert_arrived(mirror, body)
 
@@ -197,14 +201,8 @@ async def test_known_bug_13_stream_that_breaks_off_has_no_end_mark(stack: Stack)
     assert b"[DONE]" not in body
 
 
-async def test_known_bug_39_no_row_cuts_a_long_stream(stack: Stack) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *_pointsman("render", "-c", str(stack.policy)), stdout=asyncio.subprocess.PIPE
-    )
-    rendered = json.loads((await process.communicate())[0])
-    actions = [
-        found["route"] for found in _having(rendered["routes"], "route") if "weighted_clusters" in found["route"]
-    ]
+async def test_known_bug_39_no_row_cuts_a_long_stream(rendered: dict[str, object]) -> None:
+    actions = [found["route"] for found in having(rendered["routes"], "route") if "weighted_clusters" in found["route"]]
     assert len(actions) > 10
     assert {"0s"} == {action["timeout"] for action in actions}
     assert {"60s", "5s"} == {action["idle_timeout"] for action in actions}  # each route's own, never Envoy's 15 s
@@ -212,34 +210,32 @@ async def test_known_bug_39_no_row_cuts_a_long_stream(stack: Stack) -> None:
     assert {"30s", "0.600s"} == limits  # until the headers: it does not cut a stream
 
 
-async def test_envoy_closes_idle_connections_before_servers_do(stack: Stack) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *_pointsman("render", "-c", str(stack.policy)), stdout=asyncio.subprocess.PIPE
-    )
-    rendered = json.loads((await process.communicate())[0])
-    options = [
-        found["common_http_protocol_options"] for found in _having(rendered["clusters"], "common_http_protocol_options")
-    ]
+async def test_envoy_closes_idle_connections_before_servers_do(rendered: dict[str, object]) -> None:
+    key = "common_http_protocol_options"
+    options = [found[key] for found in having(rendered["clusters"], key)]
     assert {"4s"} == {option["idle_timeout"] for option in options}  # uvicorn's keep-alive is 5 s
     assert len(options) > 5
 
 
-def _pointsman(*arguments: str) -> tuple[str, ...]:
-    import sys
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def rendered(stack: Stack) -> object:
+    """What `pointsman render` prints for the stack's policy."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pointsman.sidecar", "render", "-c", str(stack.policy)), stdout=asyncio.subprocess.PIPE
+    )
+    return json.loads((await process.communicate())[0])
 
-    return (sys.executable, "-m", "pointsman.sidecar", *arguments)
 
-
-def _having(node: object, key: str) -> Iterator[dict[str, dict[str, str]]]:
-    """Every mapping in the tree with that key."""
+def having(node: object, key: str) -> Iterator[dict[str, Any]]:
+    """Every mapping in the tree that has a mapping under that key."""
     if isinstance(node, dict):
         if isinstance(node.get(key), dict):
             yield node
         for child in node.values():
-            yield from _having(child, key)
+            yield from having(child, key)
     elif isinstance(node, list):
         for child in node:
-            yield from _having(child, key)
+            yield from having(child, key)
 
 
 # ---- HTTP/2, gRPC, WebSocket

@@ -91,7 +91,9 @@ CANARY_VALUES: Mapping[str, object] = {"WEIGHT": 5, "ANSWER_HEADERS": "true"}
 async def until(holds: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> None:
     """Ask again until it holds; TimeoutError when it does not come to that."""
     async with asyncio.timeout(within_s):
-        while not await holds():
+        while True:
+            if await holds():
+                return
             await asyncio.sleep(0.02)
 
 
@@ -199,7 +201,7 @@ class Mirror:
 
 @dataclass
 class Stack:
-    """The product under a policy, with its servers and a client. `values` are what `${NAME}` in the policy stands for."""
+    """The product under a policy, its servers and a client; `values` is what `${NAME}` in the policy stands for."""
 
     folder: Path
     policy_text: str
