@@ -35,9 +35,11 @@ from pointsman.router.table import Reason
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
-EXTRA_HISTOGRAM_SERIES = 62
-"""Room for failures' durations, confidence and entropy, beside the sets that every target has: three targets then end
-at 52 x 3 + 62 histogram series, which with the counters at their caps stays under 300."""
+FAILURE_SERIES_PER_TARGET = 6
+"""Room for failures' durations: with three targets one set of 17 series. Together with the sets that every target has
+(52 series), confidence and entropy (15) and the counters at their caps, three targets stay under 300."""
+
+_QUALITY = (names.MODEL_CONFIDENCE, names.MODEL_LOGIT_ENTROPY)
 
 GENERATING_OPERATIONS = frozenset({"chat", "text_completion"})
 """Operations whose answers are streams of tokens: only they have a first token and a time per token."""
@@ -264,7 +266,7 @@ class Metrics:
             self._counters[name] = _Family(counter, instrument)
         elif instrument.kind is Kind.HISTOGRAM:
             histogram = Histogram(name, meaning, labels, unit=unit, registry=self._registry, buckets=instrument.buckets)
-            self._histograms[name] = _Family(histogram, instrument, self._room)
+            self._histograms[name] = _Family(histogram, instrument, None if name in _QUALITY else self._room)
         else:
             Gauge(name, meaning, labels, registry=self._registry).labels(version).set(1)
 
@@ -290,9 +292,12 @@ class Metrics:
             self._counters[name].cap = pairs
         self._counters[names.REQUESTS_TOTAL].cap = 7 * pairs + 3 * len(self._routes)
         self._counters[names.TRIES_TOTAL].cap = 3 * len(self._targets)
-        self._room.left = EXTRA_HISTOGRAM_SERIES - sum(
+        for name in _QUALITY:
+            self._histograms[name].cap = len(self._targets)
+        self._room.left = FAILURE_SERIES_PER_TARGET * len(self._targets) - sum(
             family.instrument.series_per_set
-            for family in self._histograms.values()
+            for name, family in self._histograms.items()
+            if name not in _QUALITY
             for values in family.children
             if not self._is_base(family.named(values))
         )

@@ -24,6 +24,7 @@ from pointsman.router.request import (
     TTFT_HEADER,
     Request,
     admit,
+    on_the_wire,
 )
 from pointsman.router.table import AUTO, Arm, Branch, Branches, ClassChoice, Leaf, Reason, Refusal, Row, Table
 from pointsman.router.xxhash64 import hash_lines
@@ -152,9 +153,9 @@ def _header_matches(match: HeaderMatch, value: str | None) -> bool:
     if value is None:
         return False
     if match.kind is MatchKind.EXACT:
-        return value == match.value
+        return value == on_the_wire(match.value)
     if match.kind is MatchKind.PREFIX:
-        return value.startswith(match.value)
+        return value.startswith(on_the_wire(match.value))
     if match.kind is MatchKind.REGEX:
         return re.fullmatch(match.value, value) is not None
     if match.kind is MatchKind.RANGE:

@@ -27,7 +27,10 @@ SESSION_TTL_HEADER = "x-session-ttl"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client sent. Header names are lower-case; `path` keeps its query; `body` None: there was none."""
+    """What a client sent. Header names are lower-case; `path` keeps its query; `body` None: there was none.
+
+    Header values are the bytes of the wire as latin-1 text: `on_the_wire` makes them from what a person wrote.
+    """
 
     method: str = "POST"
     path: str = "/v1/chat/completions"
@@ -42,6 +45,11 @@ class Request:
         """Return the header's lines joined by a comma, or None when it is absent."""
         lines = self.lines(name)
         return ",".join(lines) if lines else None
+
+
+def on_the_wire(text: str) -> str:
+    """Return the text's UTF-8 bytes as latin-1 text, as a client's library sends it."""
+    return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def is_internal(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from aiohttp import web
 from pointsman.router.decide import decide
-from pointsman.router.request import Request
+from pointsman.router.request import Request, on_the_wire
 from pointsman.router.table import Table
 from pointsman.sidecar.views import Json, decision_view, table_view, xds_view
 from pointsman.xds.status import NodeStatus
@@ -120,7 +120,7 @@ def _header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise _bad(f"parameter header must be NAME:VALUE, found {text[:80]!r}")
-    return name.strip().lower(), value.strip()
+    return name.strip().lower(), on_the_wire(value.strip())
 
 
 def _bad(message: str) -> web.HTTPBadRequest:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pointsman.router.build import build_table
 from pointsman.router.decide import decide
-from pointsman.router.request import Request
+from pointsman.router.request import Request, on_the_wire
 from pointsman.sidecar.policy_report import load_or_report
 from pointsman.sidecar.views import decision_lines, decision_view
 
@@ -50,7 +50,7 @@ def _request(arguments: argparse.Namespace) -> Request:
         name, colon, value = text.partition(":")
         if not colon or not name.strip():
             raise ValueError(f"--header must be NAME:VALUE, found {text!r}")
-        headers.append((name.strip().lower(), value.strip()))
+        headers.append((name.strip().lower(), on_the_wire(value.strip())))
     body: bytes | None = None
     if arguments.body is not None:
         body = Path(arguments.body[1:]).read_bytes() if arguments.body.startswith("@") else arguments.body.encode()

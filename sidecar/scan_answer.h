@@ -153,17 +153,12 @@ PM_INLINE void pm_document_start(struct pm_answer *a) {
 
 /* ---- values ---- */
 
+/* One a choice, in the order in which they are told. */
 static void pm_finish_seen(struct pm_answer *a) {
   if (a->capture.over || a->capture.size == 0 || a->finish_count == PM_FINISHES_MAX) return;
   uint32_t size = a->capture.size;
   for (uint32_t i = 0; i < size; i++)
     if (a->text[i] != '_' && (a->text[i] < 'a' || a->text[i] > 'z')) return;
-  for (uint32_t at = 0; at < a->finishes_size;) {
-    const char *from = a->finishes + at, *comma = memchr(from, ',', a->finishes_size - at);
-    uint32_t length = comma != NULL ? (uint32_t)(comma - from) : a->finishes_size - at;
-    if (length == size && memcmp(from, a->text, size) == 0) return;
-    at += length + 1;
-  }
   if (a->finish_count++) a->finishes[a->finishes_size++] = ',';
   memcpy(a->finishes + a->finishes_size, a->text, size);
   a->finishes_size = (uint16_t)(a->finishes_size + size);

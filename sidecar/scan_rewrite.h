@@ -57,7 +57,7 @@ static void each_of_whole(void *envoy, struct whole w, feed_slice feed, void *to
 }
 
 /* Puts the body together anew around the places of its `model` values. Returns its size. */
-static uint64_t rewrite_places(void *envoy, const struct filter *f, struct whole w) {
+static uint64_t rewrite_places(void *envoy, const struct filter *f, struct whole w, struct pm_view name) {
   const struct pm_request *r = &f->request;
   const uint64_t size = w.held + w.received;
   const int type = w.received ? RECEIVED_REQUEST : BUFFERED_REQUEST; /* the new body goes where the last bytes were */
@@ -72,12 +72,28 @@ static uint64_t rewrite_places(void *envoy, const struct filter *f, struct whole
     envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){old.into + at, from - at});
     total += from - at;
     if (i == r->span_count) break;
-    envoy_dynamic_module_callback_http_append_body(envoy, type, (struct pm_view){f->name, f->name_size});
-    total += f->name_size;
+    envoy_dynamic_module_callback_http_append_body(envoy, type, name);
+    total += name.size;
     at = r->spans[i].to;
   }
   free(old.into);
   return total;
+}
+
+/* The first name of the list, unless the body's own name is in it: then there is nothing to do and the size is 0.
+ * Policy allows no commas, quotes and backslashes in names, so neither the list nor the JSON needs escapes. */
+static struct pm_view wanted_name(const struct filter *f) {
+  struct pm_view list = {f->name, f->name_size}, asked = {f->request.model, f->request.model_size};
+  struct pm_view first = pm_before(list, ',');
+  while (list.size) {
+    struct pm_view one = pm_before(list, ',');
+    if (pm_same(one, asked)) return (struct pm_view){0};
+    const char *comma = memchr(list.ptr, ',', list.size);
+    if (comma == NULL) break;
+    list.size -= (size_t)(comma + 1 - list.ptr);
+    list.ptr = comma + 1;
+  }
+  return first;
 }
 
 /* receiving: in the body hook, not the trailers'. */
@@ -87,7 +103,9 @@ static int rewrite_request_end(void *envoy, struct filter *f, bool receiving) {
   struct pm_request *r = &f->request;
   if (f->name_size && size + PM_SPANS_MAX * f->name_size <= f->config->inspect_body_bytes) {
     each_of_whole(envoy, w, feed_request, r);
-    if (pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX) size = rewrite_places(envoy, f, w);
+    bool readable = pm_request_finish(r) && r->span_count && r->span_count <= PM_SPANS_MAX;
+    struct pm_view name = readable ? wanted_name(f) : (struct pm_view){0};
+    if (name.size) size = rewrite_places(envoy, f, w, name);
   }
   if (f->has_length) {
     char text[24];

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 
 if TYPE_CHECKING:
     from envoy.config.accesslog.v3.accesslog_pb2 import AccessLog as AccessLog
+    from envoy.config.accesslog.v3.accesslog_pb2 import ComparisonFilter as ComparisonFilter
     from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap as Bootstrap
     from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers as CircuitBreakers
     from envoy.config.cluster.v3.cluster_pb2 import Cluster as Cluster
@@ -129,6 +130,7 @@ else:
         return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(full_name))
 
     AccessLog = _message_class("envoy.config.accesslog.v3.AccessLog")
+    ComparisonFilter = _message_class("envoy.config.accesslog.v3.ComparisonFilter")
     Bootstrap = _message_class("envoy.config.bootstrap.v3.Bootstrap")
     Cluster = _message_class("envoy.config.cluster.v3.Cluster")
     CircuitBreakers = _message_class("envoy.config.cluster.v3.CircuitBreakers")
@@ -251,6 +253,7 @@ __all__ = [
     "CircuitBreakers",
     "Cluster",
     "ClusterLoadAssignment",
+    "ComparisonFilter",
     "ConfigSource",
     "DataSource",
     "DeltaDiscoveryRequest",

@@ -86,6 +86,8 @@ def _add_runtime(bootstrap: Bootstrap) -> None:
     layer = bootstrap.layered_runtime.layers.add(name="static").static_layer
     layer.fields["tracing.opentelemetry.min_flush_spans"].number_value = 256
     layer.fields["tracing.opentelemetry.flush_interval_ms"].number_value = 1_000
+    # An empty text of Envoy's own counts as none, so that error messages can fall back to its cause (listeners.py).
+    layer.fields["envoy.reloadable_features.coalesce_formatter_accept_empty_values"].bool_value = False
     layer.fields["re2.max_program_size.error_level"].number_value = MAX_REGEX_PROGRAM
     layer.fields["re2.max_program_size.warn_level"].number_value = MAX_REGEX_PROGRAM
 

@@ -24,6 +24,7 @@ from pointsman.router.table import AUTO, CannedRung, Reason
 from pointsman.xds.api import (
     V3,
     AccessLog,
+    ComparisonFilter,
     EarlyHeaderMutation,
     HeaderValueOption,
     HttpConnectionManager,
@@ -70,18 +71,24 @@ REQUEST_HEADERS_TIMEOUT_MS = 10_000
 
 MAX_REQUEST_HEADERS = 200
 
+_INVALID = "invalid_request_error"
 _ERROR_KINDS = (
-    (500, "server_error", "the_service_failed"),
-    (431, "invalid_request_error", "request_headers_too_large"),
+    (404, _INVALID, "not_found"),
+    (405, _INVALID, "method_not_allowed"),
+    (408, _INVALID, "request_timeout"),
+    (413, _INVALID, "request_too_large"),
+    (415, _INVALID, "unsupported_media_type"),
+    (426, _INVALID, "upgrade_required"),
     (429, "rate_limit_error", "too_many_requests"),
-    (416, "invalid_request_error", "bad_request"),
-    (415, "invalid_request_error", "unsupported_media_type"),
-    (413, "invalid_request_error", "request_too_large"),
-    (405, "invalid_request_error", "method_not_allowed"),
-    (404, "invalid_request_error", "not_found"),
-    (400, "invalid_request_error", "bad_request"),
+    (431, _INVALID, "request_headers_too_large"),
 )
-"""Error type and code of local replies from that status up, highest first (OpenAI's error object)."""
+"""Error type and code of local replies with just that status (OpenAI's error object)."""
+
+_OTHER_ERRORS = ((500, "server_error", "service_unavailable"), (400, _INVALID, "bad_request"))
+"""The same for statuses from that one up, highest first."""
+
+_ERROR_MESSAGE = '%COALESCE({"operators": ["LOCAL_REPLY_BODY", "RESPONSE_CODE_DETAILS"]})%'
+"""Envoy has no text for some of its own refusals (a request without Host); then its word for the cause is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ def _add_tracing(manager: HttpConnectionManager, sample_ratio: float) -> None:
     for tag, value in (
         ("pointsman.target", f"%UPSTREAM_METADATA({METADATA}:{TARGET_KEY})%"),
         ("pointsman.reason", f"%RESP({REASON_HEADER})%"),
+        # Envoy's own value has the query, which may hold a key.
+        ("http.url", "%REQ(:SCHEME)%://%REQ(:AUTHORITY)%%PATH(NQ)%"),
     ):
         tracing.custom_tags.add(tag=tag, value=value)
     tracing.custom_tags.add(tag="gen_ai.prompt.name").request_header.name = "x-prompt-template"
@@ -214,14 +223,16 @@ def _add_local_replies(manager: HttpConnectionManager, *, answers_headers: bool)
 
     A 4xx is a refusal whoever found it, the table or the scanner; the row's own reason would be wrong beside it.
     """
-    for status, kind, code in _ERROR_KINDS:
+    exact = ((ComparisonFilter.EQ, *kind) for kind in _ERROR_KINDS)
+    rest = ((ComparisonFilter.GE, *kind) for kind in _OTHER_ERRORS)
+    for operator, status, kind, code in (*exact, *rest):
         mapper = manager.local_reply_config.mappers.add()
         comparison = mapper.filter.status_code_filter.comparison
-        comparison.op = comparison.GE
+        comparison.op = operator
         comparison.value.default_value = status
         comparison.value.runtime_key = f"pointsman.local_reply.{status}"
         error = mapper.body_format_override.json_format.fields["error"].struct_value.fields
-        error["message"].string_value = "%LOCAL_REPLY_BODY%"
+        error["message"].string_value = _ERROR_MESSAGE
         error["type"].string_value = kind
         error["code"].string_value = code
         error["param"].null_value = NULL_VALUE

@@ -190,6 +190,8 @@ class RouteRenderer:
                 cluster.weight.value = weight
                 if self._answers_headers:
                     cluster.response_headers_to_add.append(_header(REASON_HEADER, self._reason(row, arm)))
+        if row.timeouts.first_byte_ms:
+            action.retry_policy.per_try_timeout.FromMilliseconds(row.timeouts.first_byte_ms)
         if row.retries:
             _set_retries(route, row)
         return route
@@ -215,8 +217,6 @@ def _set_retries(route: Route, row: Row) -> None:
     policy.retry_back_off.max_interval.FromMilliseconds(RETRY_BASE_MS * 10)
     policy.retry_priority.name = "envoy.retry_priorities.previous_priorities"
     policy.retry_priority.typed_config.CopyFrom(pack(PreviousPrioritiesConfig(update_frequency=1)))
-    if row.timeouts.first_byte_ms:
-        policy.per_try_timeout.FromMilliseconds(row.timeouts.first_byte_ms)
 
 
 def _conditions(branch: Branch) -> list[Matcher.MatcherList.Predicate]:

@@ -129,7 +129,7 @@ def test_usage_inside_a_text_fools_nobody(scanner: Scanner, content: str) -> Non
     ("reasons", "expected"),
     [
         (["stop"], b"stop"),
-        (["stop", "stop", "length", "stop"], b"stop,length"),
+        (["stop", "stop", "length", "stop"], b"stop,stop,length,stop"),
         ([None, "tool_calls"], b"tool_calls"),
         (["Stop", "a b", "", "a" * 33, "a,b", "x1"], b""),
         (["a" * 32], b"a" * 32),
@@ -137,7 +137,7 @@ def test_usage_inside_a_text_fools_nobody(scanner: Scanner, content: str) -> Non
         ([chr(97 + i) for i in range(12)], b"a,b,c,d,e,f,g,h"),
     ],
 )
-def test_finish_reasons_are_a_list_of_distinct_words(
+def test_finish_reasons_are_a_list_of_words_one_a_choice(
     scanner: Scanner, reasons: list[str | None], expected: bytes
 ) -> None:
     choices = [{"index": i, "finish_reason": reason} for i, reason in enumerate(reasons)]
