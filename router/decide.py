@@ -58,7 +58,7 @@ class Decision:
     def reason(self) -> str:
         """The reason as clients see it; of a random split the row's own."""
         if self.row is None:
-            return Reason.REFUSED.value
+            return (Reason.REFUSED if self.listed_models is None else Reason.LISTED).value
         return self.row.arm_label(self.arm) if self.arm else self.row.label
 
     @property

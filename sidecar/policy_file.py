@@ -14,7 +14,7 @@ import yaml
 from pointsman.router.decode import Decoded, decode
 from pointsman.router.document import Document
 from pointsman.router.problem import Code, Problem, Severity, has_errors, one_line
-from pointsman.sidecar.yaml_tree import TreeBuilder
+from pointsman.sidecar.yaml_tree import TOO_DEEP, TreeBuilder
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_DOCUMENTS = 5_000
@@ -116,6 +116,8 @@ def _syntax_problem(name: str, text: str, error: yaml.YAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
     line = mark.line + 1 if mark is not None else 1
     what = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
+    if what and "nesting depth" in what:  # libyaml's own limit, in newer releases
+        return _problem(name, line, Code.SYNTAX, TOO_DEEP)
     note = f"this is not YAML: {one_line(what) if what else 'it cannot be parsed'}"
     lines = text.splitlines()
     if mark is not None and mark.line < len(lines) and _TAB_INDENT.match(lines[mark.line]):

@@ -22,6 +22,8 @@ MAX_NODES = 200_000
 MAX_FILE_PROBLEMS = 200
 """More in one file are not reported."""
 
+TOO_DEEP = f"values are nested deeper than {MAX_DEPTH}; the rest of the file is not read"
+
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9A-Fa-f]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
@@ -110,7 +112,7 @@ class TreeBuilder:
         if self._node_count > MAX_NODES:
             note = f"the file has more than {MAX_NODES} values; the rest is not read"
         elif len(self._open) >= MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
-            note = f"values are nested deeper than {MAX_DEPTH}; the rest of the file is not read"
+            note = TOO_DEEP
         else:
             return False
         self.problems.append(Problem(Severity.ERROR, Code.TOO_MANY, self._file, _line(event), note=note))

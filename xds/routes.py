@@ -107,7 +107,7 @@ class RouteRenderer:
         return matchers.listing(
             (
                 (bad_ttl, self._act(table.bad_session_ttl)),
-                (lists_models, matchers.act(pack(_models_route(table.listed_models)))),
+                (lists_models, matchers.act(pack(self._models(table.listed_models)))),
             ),
             by_model,
         )
@@ -172,6 +172,12 @@ class RouteRenderer:
             route.response_headers_to_add.append(_header(REASON_HEADER, Reason.REFUSED.value))
         if refusal.retry_after_s is not None:
             route.response_headers_to_add.append(_header("retry-after", str(refusal.retry_after_s)))
+        return route
+
+    def _models(self, names: tuple[str, ...]) -> Route:
+        route = _models_route(names)
+        if self._answers_headers:
+            route.response_headers_to_add.append(_header(REASON_HEADER, Reason.LISTED.value))
         return route
 
     def _row(self, row: Row) -> Route:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -476,27 +474,3 @@ def test_reason_of_a_server_that_cannot_be_reached(envoy: Envoy) -> None:
     envoy.entry()
     assert status == 503
     assert ";arm=" not in headers.get("x-pointsman-reason", "")
-
-
-# ---- configuration ----
-
-
-@pytest.mark.parametrize(
-    ("name", "config", "message"),
-    [
-        ("scan", "inspect_bytes=1", "expected inspect_body_bytes, body_bytes or json_path: found 'inspect_bytes'"),
-        ("scan", "body_bytes=1k", "expected a number of bytes: found 'body_bytes=1k'"),
-        ("scan", "body_bytes", "expected a number of bytes: found 'body_bytes'"),
-        ("scan", "json_path=v1", "json_path: expected a path that begins with /: found 'v1'"),
-        ("scna", "", "filter_name: expected scan or rewrite: found 'scna'"),
-    ],
-)
-def test_unknown_configuration_is_refused(name: str, config: str, message: str, tmp_path: Path) -> None:
-    static = scan_lab.bootstrap(routes()[-1:], [], scan_lab.module(name, config), tmp_path)
-    path = tmp_path / "envoy.json"
-    path.write_text(json.dumps(static))
-    environment = os.environ | {"ENVOY_DYNAMIC_MODULES_SEARCH_PATH": str(scan_lab.LIBRARY.parent)}
-    command = [*scan_lab.envoy_command(path), "--mode", "validate"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode != 0
-    assert message in result.stderr
