@@ -28,7 +28,7 @@ from pointsman.otel.genai_span import (
     read_logit_entropy,
 )
 from pointsman.otel.instruments import INSTRUMENTS, Instrument, Kind
-from pointsman.router.entry import RequestEntry, TryEntry
+from pointsman.router.entry import RequestEntry
 from pointsman.router.outcome import CLIENT_ABORT_FLAGS, TryOutcome
 from pointsman.router.policy import Intent, Policy
 from pointsman.router.table import Reason
@@ -211,14 +211,14 @@ class Metrics:
         if entry.answer_headers:
             self._observe_quality(entry, target, exemplar)
 
-    def record_try(self, entry: TryEntry, outcome: str) -> None:
-        """Count a finished try under a TryOutcome's value."""
-        child = self._tries.get((entry.target, outcome))
+    def record_try(self, target: str, outcome: str) -> None:
+        """Count a finished try at the target under a TryOutcome's value."""
+        child = self._tries.get((target, outcome))
         if child is None:
-            values = (self._clamp_target(entry.target), outcome if outcome in _OUTCOMES else names.OTHER)
+            values = (self._clamp_target(target), outcome if outcome in _OUTCOMES else names.OTHER)
             child, is_clean = self._admit(self._counters[names.TRIES_TOTAL], values)
             if is_clean:
-                self._tries[entry.target, outcome] = child
+                self._tries[target, outcome] = child
         child.inc()
 
     def snapshot_published(self) -> None:

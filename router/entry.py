@@ -11,20 +11,18 @@ from dataclasses import dataclass, field
 
 LOGGED_REQUEST_HEADERS = (
     "x-intent",
-    "x-qos-class",
-    "x-slo-ttft-ms",
-    "x-qos-latency-ms",
-    "x-qos-min-quality",
     "x-context-id",
     "x-session-id",
     "x-trace-intent",
     "x-prompt-template",
     "x-prompt-template-version",
     "x-trace-id",
-    "model-version",
     "traceparent",
 )
-"""Request headers that Envoy puts into a request's log entry, besides what is always there (method, path, id)."""
+"""Request headers that Envoy puts into a request's log entry, besides what is always there (method, path, id).
+
+Pin and class are told by the row's name, so their headers are not logged.
+"""
 
 LOGGED_RESPONSE_HEADERS = ("x-model-confidence", "x-model-logit-entropy", "retry-after", "x-pointsman-reason")
 """Answer headers that Envoy puts into log entries."""

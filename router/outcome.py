@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pointsman.router.entry import TryEntry
+from pointsman.router.entry import RequestEntry, TryEntry
 
 CLIENT_ABORT_FLAGS = frozenset({"DC", "DR"})
 """Envoy's short flags for a client that went away: connection terminated, stream reset by the client."""
@@ -35,3 +35,12 @@ def outcome_of(entry: TryEntry) -> TryOutcome:
     if entry.status >= 500 or entry.status == 0 or FAILURE_FLAGS.intersection(entry.flags):
         return TryOutcome.FAILURE
     return TryOutcome.REJECTED if entry.status == TOO_MANY_REQUESTS else TryOutcome.SUCCESS
+
+
+def is_its_only_try(entry: RequestEntry) -> bool:
+    """Tell whether the request's entry stands for its one, successful try.
+
+    Envoy logs a try by itself only where it failed, was flagged, or came after another (xds/listeners.py): the entry of
+    a request that went well at once says all that its try's would.
+    """
+    return entry.attempts == 1 and entry.target is not None and 0 < entry.status < 400 and not entry.flags

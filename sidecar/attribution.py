@@ -6,14 +6,21 @@ gone for good leaves its facts unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pointsman.otel.genai_span import Routed
 from pointsman.router.entry import RequestEntry
-from pointsman.router.intent import PATH_INTENTS, known_intent, strip_query
-from pointsman.router.policy import Policy
+from pointsman.router.intent import PATH_INTENTS, known_intent
+from pointsman.router.policy import Intent, Policy
 from pointsman.router.table import Arm, Reason, Refusal, Row, Table
 from pointsman.xds.names import CANNED_TARGET, MODELS_ROW
+
+
+Answered = tuple[str, str, str | None, Intent | None, str | None, bool]
+"""Row, ladder, target, intent, model (if known), whether the sidecar answered itself: all that an answer depends on. None
+of it is the client's to choose freely, so the memory is bounded by the table; MAX_ANSWERS is a guard."""
+
+MAX_ANSWERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,7 @@ class Attribution:
     providers: dict[str, str]
     canaries: frozenset[tuple[str, str]]
     models: frozenset[str]
+    answers: dict[Answered, Routed] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, policy: Policy, table: Table, before: Attribution | None = None) -> Attribution:
@@ -44,27 +52,38 @@ class Attribution:
         )
 
     def routed(self, entry: RequestEntry) -> Routed:
-        """Return the row's facts for the entry."""
+        """Return the row's facts for the entry. Equal questions are answered from memory: traffic repeats itself."""
         asked = entry.params.get("model")
-        model = asked if isinstance(asked, str) else None
-        intent = known_intent(entry.headers.get("x-intent")) or PATH_INTENTS.get(strip_query(entry.path))
+        model = asked if isinstance(asked, str) and asked in self.models else None
+        named = entry.headers.get("x-intent")
+        intent = (known_intent(named) if named else None) or PATH_INTENTS.get(entry.path)
+        is_own = entry.target is None and entry.details.startswith(OWN_ANSWERS)
+        key = (entry.row, entry.ladder, entry.target, intent, model, is_own)
+        found = self.answers.get(key)
+        if found is None:
+            if len(self.answers) >= MAX_ANSWERS:
+                self.answers.clear()
+            found = self.answers[key] = self._routed(entry, intent, model, is_own=is_own)
+        return found
+
+    def _routed(self, entry: RequestEntry, intent: Intent | None, model: str | None, *, is_own: bool) -> Routed:
         row = self.rows.get(entry.row)
         answering = entry.target.partition("@")[0] if entry.target else None
         return Routed(
             route=row.route if row else "",
-            reason=self._reason(entry, row),
+            reason=self._reason(entry, row, is_own=is_own),
             qos_class=row.qos.name if row and row.qos else None,
             intent=intent.value if intent else None,
             provider=self.providers.get(answering or model or ""),
             model=answering,
             is_canary=row is not None and entry.target is not None and (row.route, entry.target) in self.canaries,
-            is_known_model=model in self.models,
+            is_known_model=model is not None,
         )
 
-    def _reason(self, entry: RequestEntry, row: Row | None) -> str:
+    def _reason(self, entry: RequestEntry, row: Row | None, *, is_own: bool) -> str:
         if entry.row == MODELS_ROW:
             return Reason.LISTED.value
-        if row is None or (entry.target is None and entry.details.startswith(OWN_ANSWERS)):
+        if row is None or is_own:
             return Reason.REFUSED.value if entry.target is None else "unknown"
         arm = _arm_of(row, entry.ladder)
         if arm is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pointsman.otel.exporter import SpanExporter
 from pointsman.otel.metrics import Metrics
 from pointsman.router.entry import LogGap, RequestEntry, TryEntry
-from pointsman.router.outcome import outcome_of
+from pointsman.router.outcome import TryOutcome, is_its_only_try, outcome_of
 from pointsman.sidecar.attribution import Attribution
 from pointsman.sidecar.json_log import event
 
@@ -31,10 +31,12 @@ class Recorder:
             if isinstance(entry, RequestEntry):
                 routed = self.attribution.routed(entry)
                 self.metrics.record_request(entry, routed)
+                if entry.target is not None and is_its_only_try(entry):
+                    self.metrics.record_try(entry.target, TryOutcome.SUCCESS.value)
                 if self.exporter is not None and entry.is_sampled:
                     self.exporter.record(entry, routed)
             elif isinstance(entry, TryEntry):
-                self.metrics.record_try(entry, outcome_of(entry).value)
+                self.metrics.record_try(entry.target, outcome_of(entry).value)
             else:
                 self.metrics.log_gap_seen()
                 event("request log interrupted: entries may be missing", node=entry.node, reason=entry.reason)

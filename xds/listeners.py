@@ -60,7 +60,8 @@ HCM = "envoy.filters.network.http_connection_manager"
 LOG_FLUSH_MS = 50
 """Design section 8: from a try's end to the new table 250 ms, of which the log may take this."""
 
-LOG_BUFFER_BYTES = 16_384
+LOG_BUFFER_BYTES = 65_536
+"""Some 80 entries a message under load: a smaller buffer costs the agent 10 us a request (docs/performance.md)."""
 
 BUFFER_MARGIN_BYTES = 8_388_608
 """What a connection may buffer beyond an inspected body: the read in which a chunked body turns out too long comes
@@ -192,10 +193,24 @@ def _request_log() -> AccessLog:
 
 
 def _try_log() -> AccessLog:
+    """Tries that failed, were flagged, or came after another; a request that went well at once stands for its try
+    (router/outcome.py), which saves a third of the logging.
+    """
     config = HttpGrpcAccessLogConfig()
     config.additional_request_headers_to_log.append(ATTEMPT_HEADER)
     config.additional_response_headers_to_log.extend(("x-model-confidence", "retry-after"))
-    return _log(TRY_LOG, config)
+    log = _log(TRY_LOG, config)
+    told = log.filter.or_filter.filters
+    failed = told.add().status_code_filter.comparison
+    failed.op = ComparisonFilter.GE
+    failed.value.default_value = 400
+    failed.value.runtime_key = "pointsman.try_log.status"
+    told.add().response_flag_filter.SetInParent()
+    later = told.add().header_filter.header
+    later.name = ATTEMPT_HEADER
+    later.string_match.exact = "1"
+    later.invert_match = True
+    return log
 
 
 def _add_tracing(manager: HttpConnectionManager, sample_ratio: float) -> None:
