@@ -10,15 +10,14 @@ from dataclasses import dataclass, field
 
 from pointsman.otel.genai_span import Routed
 from pointsman.router.entry import RequestEntry
-from pointsman.router.intent import PATH_INTENTS, known_intent
+from pointsman.router.intent import PATH_INTENTS, known_intent, strip_query
 from pointsman.router.policy import Intent, Policy
 from pointsman.router.table import Arm, Reason, Refusal, Row, Table
 from pointsman.xds.names import CANNED_TARGET, MODELS_ROW
 
-
 Answered = tuple[str, str, str | None, Intent | None, str | None, bool]
-"""Row, ladder, target, intent, model (if known), whether the sidecar answered itself: all that an answer depends on. None
-of it is the client's to choose freely, so the memory is bounded by the table; MAX_ANSWERS is a guard."""
+"""Row, ladder, target, intent, model (if known), whether the sidecar answered itself: all that an answer depends on.
+None of it is the client's to choose freely, so the memory is bounded by the table; MAX_ANSWERS is a guard."""
 
 MAX_ANSWERS = 10_000
 
@@ -56,7 +55,7 @@ class Attribution:
         asked = entry.params.get("model")
         model = asked if isinstance(asked, str) and asked in self.models else None
         named = entry.headers.get("x-intent")
-        intent = (known_intent(named) if named else None) or PATH_INTENTS.get(entry.path)
+        intent = (known_intent(named) if named else None) or PATH_INTENTS.get(strip_query(entry.path))
         is_own = entry.target is None and entry.details.startswith(OWN_ANSWERS)
         key = (entry.row, entry.ladder, entry.target, intent, model, is_own)
         found = self.answers.get(key)
@@ -68,7 +67,8 @@ class Attribution:
 
     def _routed(self, entry: RequestEntry, intent: Intent | None, model: str | None, *, is_own: bool) -> Routed:
         row = self.rows.get(entry.row)
-        answering = entry.target.partition("@")[0] if entry.target else None
+        is_model = entry.target is not None and entry.target != CANNED_TARGET
+        answering = entry.target.partition("@")[0] if is_model and entry.target else None
         return Routed(
             route=row.route if row else "",
             reason=self._reason(entry, row, is_own=is_own),
