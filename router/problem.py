@@ -45,6 +45,8 @@ class Code(StrEnum):
     NO_EFFECT = "no-effect"
     DOUBTFUL = "doubtful"
     TOO_MANY = "too-many"
+    RESOURCES = "resources"
+    """What was made of the policy does not hold together: a fault of pointsman."""
 
 
 @dataclass(frozen=True, slots=True)

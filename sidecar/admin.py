@@ -17,7 +17,7 @@ from pointsman.router.table import Table
 from pointsman.sidecar.views import Json, decision_view, table_view, xds_view
 from pointsman.xds.status import NodeStatus
 
-Handler = Callable[[web.Request], Awaitable[web.Response]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MAX_ASK_BYTES = 65_536
 """A question to `/explain` is small: headers and the start of a body."""
@@ -51,7 +51,7 @@ PAGES = {
 
 def make_app(source: AdminSource) -> web.Application:
     """Return the application."""
-    app = web.Application(client_max_size=MAX_ASK_BYTES)
+    app = web.Application(client_max_size=MAX_ASK_BYTES, middlewares=[_errors_as_json])
 
     async def index(_: web.Request) -> web.Response:
         return _json({"pages": PAGES})
@@ -94,6 +94,17 @@ def make_app(source: AdminSource) -> web.Application:
     return app
 
 
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give aiohttp's own refusals (404, 405, 413) the form of ours."""
+    try:
+        return await handler(request)
+    except web.HTTPException as refusal:
+        if refusal.content_type == "application/json":
+            raise
+        return _json({"error": f"{refusal.reason}: {request.method} {request.path}"}, status=refusal.status)
+
+
 async def _asked(request: web.Request) -> Request:
     """Build the request in question from query parameters, and from the body where one is posted."""
     unknown = set(request.query) - {"method", "path", "header", "model"}
@@ -104,12 +115,13 @@ async def _asked(request: web.Request) -> Request:
     model = request.query.get("model")
     if model is not None and body is None:
         body = json.dumps({"model": model}).encode()
-    if body is None and "method" not in request.query:
+    method = request.query.get("method", "POST").upper()
+    if body is None and method not in ("GET", "HEAD"):
         body = b"{}"
     if body is not None and not any(name == "content-type" for name, _ in headers):
         headers.append(("content-type", "application/json"))
     return Request(
-        method=request.query.get("method", "POST").upper(),
+        method=method,
         path=request.query.get("path", "/v1/chat/completions"),
         headers=tuple(headers),
         body=body,

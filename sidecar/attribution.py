@@ -12,7 +12,7 @@ from pointsman.otel.genai_span import Routed
 from pointsman.router.entry import RequestEntry
 from pointsman.router.intent import PATH_INTENTS, known_intent, strip_query
 from pointsman.router.policy import Intent, Policy
-from pointsman.router.table import Arm, Reason, Refusal, Row, Table
+from pointsman.router.table import Arm, Reason, Row, Table
 from pointsman.xds.names import CANNED_TARGET, MODELS_ROW
 
 Answered = tuple[str, str, str | None, Intent | None, str | None, bool]
@@ -27,7 +27,6 @@ class Attribution:
     """An index of one table, made once when the table is published."""
 
     rows: dict[str, Row]
-    refusals: frozenset[str]
     providers: dict[str, str]
     canaries: frozenset[tuple[str, str]]
     models: frozenset[str]
@@ -38,11 +37,8 @@ class Attribution:
         """Index the table; rows that only the one before had stay known for entries that are still under way."""
         rows = dict(before.rows) if before is not None and len(before.rows) < _MAX_OLD_ROWS else {}
         rows.update({row.name: row for row in table.rows()})
-        refusals = {leaf.name for leaf in table.leaves() if isinstance(leaf, Refusal)}
-        refusals |= {refusal.name for refusal in (table.unknown_model, table.contradictory_pin, table.bad_session_ttl)}
         return cls(
             rows=rows,
-            refusals=frozenset(refusals),
             providers={model.name: model.provider for model in policy.models},
             canaries=frozenset(
                 (route.name, f"{route.canary.model}@{route.canary.version}") for route in policy.routes if route.canary
@@ -74,7 +70,7 @@ class Attribution:
             reason=self._reason(entry, row, is_own=is_own),
             qos_class=row.qos.name if row and row.qos else None,
             intent=intent.value if intent else None,
-            provider=self.providers.get(answering or model or ""),
+            provider=self.providers.get(answering) if answering else None,
             model=answering,
             is_canary=row is not None and entry.target is not None and (row.route, entry.target) in self.canaries,
             is_known_model=model is not None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pointsman.otel.metrics import Metrics
 from pointsman.router.build import build_table
 from pointsman.router.policy import Policy, Settings
-from pointsman.router.problem import Problem, Severity
+from pointsman.router.problem import Code, Problem, Severity
 from pointsman.router.table import Table
 from pointsman.sidecar.attribution import Attribution
 from pointsman.sidecar.json_log import event
@@ -63,8 +63,7 @@ class Live:
         try:
             made = self._make(policy, before)
         except SnapshotRefused as refused:
-            event("policy change refused by its own resources", logging.ERROR, problems=list(refused.problems))
-            self.metrics.policy_reloaded(is_applied=False)
+            self._refuse(tuple(_as_problem(text) for text in refused.problems))
             return False
         self.problems = ()
         self.in_force = made
@@ -110,6 +109,11 @@ class Live:
             return policy
         kept = {name: getattr(running, name) for name in changed}
         return replace(policy, settings=replace(policy.settings, **kept))
+
+
+def _as_problem(text: str) -> Problem:
+    """A fault of the resources that were made of a policy: ours, not a line's."""
+    return Problem(Severity.ERROR, Code.RESOURCES, "", 0, note=text)
 
 
 def _version() -> str:

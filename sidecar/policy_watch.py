@@ -38,7 +38,11 @@ class PolicyFilter:
             return True
         if self._file is not None:
             return name == self._file
-        return name.endswith(SUFFIXES) and not name.startswith(".")
+        return _is_policy(Path(name))
+
+
+def _is_policy(file: Path) -> bool:
+    return file.suffix in SUFFIXES and not file.name.startswith(".")
 
 
 Fingerprint = tuple[tuple[str, int, int, int], ...]
@@ -48,7 +52,7 @@ Fingerprint = tuple[tuple[str, int, int, int], ...]
 def fingerprint(path: Path) -> Fingerprint:
     """Return what tells whether the policy's files are still those that were read; take it before reading."""
     try:
-        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else [path]
+        files = sorted(filter(_is_policy, path.iterdir())) if path.is_dir() else [path]
     except OSError:
         return ()
     found = []

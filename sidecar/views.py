@@ -12,7 +12,7 @@ Json = dict[str, object]
 
 
 def table_view(table: Table, version: str) -> Json:
-    """Return rows with arms in parts of 10,000, reasons, refusals' count, and endpoints with weights."""
+    """Return rows with arms in parts of 10,000 and reasons, and endpoints with weights."""
     return {
         "version": version,
         "models": list(table.listed_models),
