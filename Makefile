@@ -19,7 +19,7 @@ $(STAMP): $(BUILD_INPUTS)
 
 # git clean removes it while the virtual environment stays: build it again
 xds/envoy_api.binpb: | $(STAMP)
-	@sh tools/setup.sh --rebuild
+	@sh tools/setup.sh
 
 $(STUBS): xds/envoy_api.binpb setup.py tools/make_stubs.py
 	@$(PYTHON) tools/make_stubs.py

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -87,11 +87,15 @@ def build_scanner() -> None:
     """Compile the body scanner with the system's C compiler; without one pointsman runs in header mode and says so."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        print("pointsman: no C compiler found: the body scanner is left out, requests are routed by headers only "
-              "(install gcc and run 'make setup' again)", file=sys.stderr)
+        SCANNER_LIBRARY.unlink(missing_ok=True)  # an old one would not be of this source
+        print(
+            "pointsman: no C compiler found: the body scanner is left out, requests are routed by headers only "
+            "(install gcc and run 'make setup' again)",
+            file=sys.stderr,
+        )
         return
-    subprocess.run([compiler, "-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
-                    "-Wno-unused-parameter", "-o", str(SCANNER_LIBRARY), str(SCANNER_SOURCE)], check=True)
+    flags = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden")
+    subprocess.run([compiler, *flags, "-o", str(SCANNER_LIBRARY), str(SCANNER_SOURCE)], check=True)
 
 
 class BuildPy(build_py):
@@ -104,4 +108,12 @@ class BuildPy(build_py):
         super().run()
 
 
-setup(cmdclass={"build_py": BuildPy})
+class PlatformDistribution(Distribution):
+    """A distribution with a native library: its wheel is for this platform only."""
+
+    def has_ext_modules(self) -> bool:
+        """Say so to the wheel's tag."""
+        return True
+
+
+setup(cmdclass={"build_py": BuildPy}, distclass=PlatformDistribution)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
+from pointsman.router.build import class_fault, stable_version
 from pointsman.router.document import Document, Fields, Items, Node, Step, Value, dotted
 from pointsman.router.overlap import may_overlap
 from pointsman.router.policy import (
@@ -18,10 +19,8 @@ from pointsman.router.policy import (
     Model,
     ModelFallback,
     Policy,
-    QosClass,
     Route,
     Settings,
-    Version,
     VersionFallback,
 )
 from pointsman.router.problem import Code, Problem, Severity
@@ -149,17 +148,9 @@ def _rising(reading: Reading, route: Route) -> Iterator[Problem]:
 
 def _classes(reading: Reading, route: Route, targets: Sequence[Model]) -> Iterator[Problem]:
     for index, qos in enumerate(route.qos):
-        if not any(_meets(version, qos) for model in targets for version in model.versions):
-            note = f"no target meets class {qos.name} (quality and cost): its requests go straight to the fallback"
+        if all(class_fault(stable_version(model, route), qos) for model in targets):
+            note = f"no target's stable version meets class {qos.name} (quality and cost): only the fallback is left"
             yield _warning(reading, ("spec", "qos", index), note)
-
-
-def _meets(version: Version, qos: QosClass) -> bool:
-    """What is not stated filters nothing."""
-    if qos.min_quality is not None and version.quality is not None and version.quality < qos.min_quality:
-        return False
-    most, cost = qos.max_cost_per_million, version.cost
-    return most is None or cost is None or cost.output_per_million <= most
 
 
 def _rungs(reading: Reading, route: Route, targets: Sequence[Model], policy: Policy) -> Iterator[Problem]:

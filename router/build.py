@@ -8,6 +8,7 @@ its own, with the filters' reasons.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pointsman.router.policy import (
@@ -45,6 +46,7 @@ from pointsman.router.table import (
     TargetRung,
     TargetSpec,
 )
+from pointsman.router.weights import apportion
 
 SINGLE_RUNG_RETRY_ON = ("connect-failure", "reset-before-request")
 """A row with one rung keeps one retry on it, only where nothing can have run (design rule 9)."""
@@ -88,6 +90,16 @@ def stable_version(model: Model, route: Route) -> Version:
     return next((version for version in model.versions if version.name != canary), model.versions[0])
 
 
+def class_fault(version: Version, qos: QosClass) -> str | None:
+    """Return why the version does not meet the class's quality or cost, or None. What is not stated filters nothing."""
+    if qos.min_quality is not None and version.quality is not None and version.quality < qos.min_quality:
+        return f"quality {version.quality:g} is under the class's {qos.min_quality:g}"
+    most, cost = qos.max_cost_per_million, version.cost
+    if most is not None and cost is not None and cost.output_per_million > most:
+        return f"cost {cost.output_per_million:g} a million output tokens is over the class's {most:g}"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     """Builds the node of one model key: a model's name, an alias that a Route matches, or `auto`."""
@@ -107,9 +119,6 @@ class _Node:
             404,
             f"model-version names a version that does not exist here; known versions: {_words(versions)}",
         )
-
-        def pin(route: Route, version: str) -> Branch:
-            return self._branch(route, self._pinned(route, version, unknown))
 
         return ModelNode(
             key=self.key,
@@ -222,8 +231,8 @@ class _Node:
         if why is not None:
             return (stable,)
         ladder = Ladder(_once([self._rung(route, chosen, version), *stable_rungs]))
-        share = canary.share_parts
-        return (Arm(ladder, share, Reason.CANARY), Arm(stable.ladder, FULL_SHARE - share, reason))
+        share, rest = apportion((canary.share_parts, FULL_SHARE - canary.share_parts))
+        return (Arm(ladder, share, Reason.CANARY), Arm(stable.ladder, rest, reason))
 
     def _row(
         self,
@@ -267,12 +276,7 @@ class _Node:
             return why
         if route.match.intents and model.intents and not set(route.match.intents) & set(model.intents):
             return "it serves none of the route's intents"
-        if qos and qos.min_quality is not None and version.quality is not None and version.quality < qos.min_quality:
-            return f"quality {version.quality:g} is under the class's {qos.min_quality:g}"
-        most, cost = qos.max_cost_per_million if qos else None, version.cost
-        if most is not None and cost is not None and cost.output_per_million > most:
-            return f"cost {cost.output_per_million:g} a million output tokens is over the class's {most:g}"
-        return self._filtered_by_profile(model, version)
+        return (class_fault(version, qos) if qos else None) or self._filtered_by_profile(model, version)
 
     def _filtered_by_profile(self, model: Model, version: Version) -> str | None:
         profile = self.policy.profile(model.name)
@@ -324,8 +328,8 @@ def _once(rungs: list[Rung]) -> tuple[Rung, ...]:
     return tuple(dict.fromkeys(rungs))
 
 
-def _words(names: object) -> str:
-    listed = [str(name) for name in names]  # type: ignore[attr-defined]
+def _words(names: Iterable[str]) -> str:
+    listed = list(names)
     return ", ".join(listed) if listed else "none"
 
 

@@ -208,8 +208,10 @@ def class_quality_percent(qos: QosClass) -> float:
 def _delivered(leaf: Leaf, request: Request, steps: list[Step]) -> Decision:
     if isinstance(leaf, Refusal):
         return _refused(steps, Step("target", leaf.message), leaf)
-    if len(leaf.arms) == 1 and leaf.arms[0].weights[1] == 0:
-        return Decision((*steps, Step("split", "one arm")), row=leaf, arm=leaf.arms[0])
+    sides = [(arm, bool(side)) for arm in leaf.arms for side, weight in enumerate(arm.weights) if weight]
+    if len(sides) == 1:
+        arm, bypassed = sides[0]
+        return Decision((*steps, Step("split", "one side has all")), leaf, arm, bypassed)
     for name in leaf.stick_by:
         lines = request.lines(name)
         if lines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from pointsman.router.number_regex import NUMBER_REGEX
 from pointsman.router.policy import HeaderMatch, MatchKind, PathMatch, Route
 
 
@@ -58,8 +59,8 @@ def _exclude(one: HeaderMatch, other: HeaderMatch) -> bool:
         return False
     exact, wide = (one, other) if one.kind is MatchKind.EXACT else (other, one)
     if wide.kind is MatchKind.RANGE:
-        is_number = re.fullmatch(r"-?[0-9]{1,18}", exact.value) is not None
-        return not is_number or not wide.range_start <= int(exact.value) < wide.range_end
+        is_number = re.fullmatch(NUMBER_REGEX, exact.value) is not None
+        return not is_number or not wide.range_start <= float(exact.value) < wide.range_end
     return not _holds(wide.kind, wide.value, exact.value)
 
 

@@ -22,7 +22,8 @@ MAX_PROBLEMS = 1_000
 
 _HIDDEN = "something that is not shown"
 _SCORER_NAME = Text("a name")
-_INT64 = Integer(-(1 << 62), 1 << 62)
+_BOUND = Integer(0, 999_999_999)
+"""Of a range condition: what a numeric header can hold (number_regex.py)."""
 
 
 class _Outcome(Enum):
@@ -255,7 +256,7 @@ class _Reader:
 
     def _range(self, shape: Range, node: Node, path: str) -> object:
         if isinstance(node, Items) and len(node.items) == 2:
-            start, end = (read_scalar(_INT64, item) if isinstance(item, Value) else Fault() for item in node.items)
+            start, end = (read_scalar(_BOUND, item) if isinstance(item, Value) else Fault() for item in node.items)
             if isinstance(start, int) and isinstance(end, int) and start < end:
                 return start, end
         self._wrong(node, path, shape.expected())

@@ -8,15 +8,14 @@ from __future__ import annotations
 import re
 
 from pointsman.router import policy
+from pointsman.router.request import INTERNAL_HEADERS, INTERNAL_PREFIXES
 from pointsman.router.shape import Integer, Listing, Number, Text, words_of
-
-RESERVED_MODEL = "auto"
-"""A client's word for "by intent" (design section 4)."""
+from pointsman.router.table import AUTO
 
 MODEL_NAME = Text(
     "a model name: letters, digits and ._:/- (128 characters at most, letter or digit at both ends), not auto",
     re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/-]{0,126}[A-Za-z0-9])?"),
-    reserved=(RESERVED_MODEL,),
+    reserved=(AUTO,),
 )
 VERSION_NAME = Text(
     "a version name: letters, digits and ._+- (63 characters at most, a letter or digit first)",
@@ -27,10 +26,10 @@ LABEL = Text(
     re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"),
 )
 HEADER_NAME = Text(
-    "a header name that does not start with x-pm-, x-pointsman-, x-envoy- or a colon",
+    f"a header name that clients may send: not {', '.join((*INTERNAL_PREFIXES, *INTERNAL_HEADERS))}, no colon first",
     re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+"),
     max_characters=128,
-    refused_prefixes=("x-pm-", "x-pointsman-", "x-envoy-"),
+    refused_prefixes=(*INTERNAL_PREFIXES, *INTERNAL_HEADERS),
     is_folded=True,
 )
 HOST_NAME = Text("a node name", re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?"))

@@ -64,7 +64,7 @@ _HEADER_MATCH = Record(
         Key("exact", _HEADER_VALUE, "The whole value."),
         Key("prefix", _HEADER_VALUE, "How the value starts."),
         Key("regex", Pattern(), "Matches the whole value."),
-        Key("range", Range(), "The value is a whole number in [start, end)."),
+        Key("range", Range(), "The value is a number in [start, end): up to nine digits and six decimals."),
         Key("present", Words((("true", True),)), "The header is there."),
     ),
     _header_match,

@@ -68,8 +68,8 @@ class Ladder:
 
     @property
     def name(self) -> str:
-        """The aggregate cluster's name."""
-        return f"{'pin' if self.is_pin else 'ladder'}/" + ">".join(rung.key for rung in self.rungs)
+        """The aggregate cluster's name: no target's can be the same, for theirs hold no `>`."""
+        return f"{'pin' if self.is_pin else 'ladder'}>" + ">".join(rung.key for rung in self.rungs)
 
     @property
     def first_target(self) -> Target | None:

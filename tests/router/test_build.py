@@ -34,8 +34,8 @@ def ladders(row: Row) -> list[str]:
 def test_the_canary_is_the_first_arm_and_falls_back_to_stable() -> None:
     row = row_of(build_table(SUPPORT_POLICY), "support/support-chat/interactive/default")
     assert ladders(row) == [
-        "ladder/support-chat@v2.3-beta>support-chat@v2.2>small-chat@v1>canned:503:2",
-        "ladder/support-chat@v2.2>small-chat@v1>canned:503:2",
+        "ladder>support-chat@v2.3-beta>support-chat@v2.2>small-chat@v1>canned:503:2",
+        "ladder>support-chat@v2.2>small-chat@v1>canned:503:2",
     ]
     assert [arm.base for arm in row.arms] == [500, 9500]
     assert [row.arm_label(arm) for arm in row.arms] == ["canary", "default"]
@@ -64,8 +64,8 @@ def test_known_bug_30_every_row_s_weights_sum_to_the_whole() -> None:
 def test_the_class_chooses_the_first_listed_target_that_meets_it() -> None:
     policy = with_route(targets=("small-chat", "support-chat"), canary=None, fallback=())
     table = build_table(policy)
-    assert ladders(row_of(table, "support/auto/interactive/named")) == ["ladder/support-chat@v2.2"]
-    assert ladders(row_of(table, "support/auto/batch/named")) == ["ladder/small-chat@v1>support-chat@v2.2"]
+    assert ladders(row_of(table, "support/auto/interactive/named")) == ["ladder>support-chat@v2.2"]
+    assert ladders(row_of(table, "support/auto/batch/named")) == ["ladder>small-chat@v1>support-chat@v2.2"]
 
 
 def test_a_filtered_target_is_kept_with_its_reason() -> None:
@@ -79,7 +79,7 @@ def test_a_filtered_target_is_kept_with_its_reason() -> None:
 def test_cost_filters_a_class() -> None:
     cheap = QosClass("cheap", 9000, max_cost_per_million=0.5)
     policy = with_route(targets=("support-chat", "small-chat"), qos=(cheap,), canary=None, fallback=())
-    assert ladders(row_of(build_table(policy), "support/auto/cheap/named")) == ["ladder/small-chat@v1"]
+    assert ladders(row_of(build_table(policy), "support/auto/cheap/named")) == ["ladder>small-chat@v1"]
 
 
 @pytest.mark.parametrize(
@@ -106,22 +106,22 @@ def test_a_profile_filters_with_its_reason(profile: Profile, why: str) -> None:
 def test_what_is_not_stated_filters_nothing() -> None:
     unknown = replace(SUPPORT_CHAT, versions=(version("v1", 9001, "support-chat"),))
     table = build_table(Policy(models=(unknown,), routes=(replace(SUPPORT, canary=None, fallback=()),)))
-    assert ladders(row_of(table, "support/auto/interactive/named")) == ["ladder/support-chat@v1"]
+    assert ladders(row_of(table, "support/auto/interactive/named")) == ["ladder>support-chat@v1"]
 
 
 def test_a_named_model_goes_to_its_own_targets_only() -> None:
     policy = with_route(targets=("support-chat", "small-chat"), canary=None, fallback=())
     table = build_table(policy)
-    assert ladders(row_of(table, "support/small-chat/batch/named")) == ["ladder/small-chat@v1"]
-    assert ladders(row_of(table, "support/support-chat/batch/named")) == ["ladder/support-chat@v2.2"]
+    assert ladders(row_of(table, "support/small-chat/batch/named")) == ["ladder>small-chat@v1"]
+    assert ladders(row_of(table, "support/support-chat/batch/named")) == ["ladder>support-chat@v2.2"]
 
 
 def test_a_rung_that_does_not_accept_the_sent_name_is_left_out() -> None:
     deaf = replace(SMALL_CHAT, versions=(version("v1", 9003, "small-chat", quality=0.6),))
     table = build_table(Policy(models=(SUPPORT_CHAT, deaf, EMBEDDER), routes=(SUPPORT,)))
-    assert ladders(row_of(table, "support/support-chat/batch/named"))[1] == "ladder/support-chat@v2.2>canned:503:2"
+    assert ladders(row_of(table, "support/support-chat/batch/named"))[1] == "ladder>support-chat@v2.2>canned:503:2"
     assert (
-        ladders(row_of(table, "support/auto/batch/named"))[1] == "ladder/support-chat@v2.2>small-chat@v1>canned:503:2"
+        ladders(row_of(table, "support/auto/batch/named"))[1] == "ladder>support-chat@v2.2>small-chat@v1>canned:503:2"
     )
 
 
@@ -129,7 +129,7 @@ def test_with_rewriting_it_is_a_rung_under_its_own_name() -> None:
     deaf = replace(SMALL_CHAT, versions=(version("v1", 9003, "small-chat", quality=0.6),))
     route = replace(SUPPORT, rewrite_model=True, canary=None)
     table = build_table(Policy(models=(SUPPORT_CHAT, deaf), routes=(route,)))
-    expected = "ladder/support-chat@v2.2>small-chat@v1=small-chat>canned:503:2"
+    expected = "ladder>support-chat@v2.2>small-chat@v1=small-chat>canned:503:2"
     assert ladders(row_of(table, "support/support-chat/batch/named")) == [expected]
 
 
@@ -137,7 +137,7 @@ def test_an_alias_that_a_route_matches_is_a_known_name() -> None:
     stable = version("v1", 9001, "support-chat", "gpt-4o")
     route = Route(name="alias", targets=("support-chat",), match=Match(models=("gpt-4o",)))
     table = build_table(Policy(models=(replace(SUPPORT_CHAT, versions=(stable,)),), routes=(route,)))
-    assert ladders(row_of(table, "alias/gpt-4o/-/default")) == ["ladder/support-chat@v1"]
+    assert ladders(row_of(table, "alias/gpt-4o/-/default")) == ["ladder>support-chat@v1"]
 
 
 def test_known_bug_18_a_model_that_answers_another_name_is_chosen_only_where_it_accepts_it() -> None:
@@ -170,19 +170,19 @@ def test_never_more_tries_than_rungs(
 def test_nothing_comes_after_a_canned_rung() -> None:
     policy = with_route(fallback=(CannedFallback(), ModelFallback("small-chat")), canary=None)
     row = row_of(build_table(policy), "support/support-chat/batch/named")
-    assert ladders(row) == ["ladder/support-chat@v2.2>canned:503:2"]
+    assert ladders(row) == ["ladder>support-chat@v2.2>canned:503:2"]
 
 
 def test_a_target_that_nobody_meets_leaves_the_fallback() -> None:
     demanding = QosClass("gold", 100, min_quality=0.99)
     row = row_of(build_table(with_route(qos=(demanding,), default_qos="gold")), "support/support-chat/gold/default")
-    assert (Reason.FALLBACK, ["ladder/small-chat@v1>canned:503:2"]) == (row.reason, ladders(row))
+    assert (Reason.FALLBACK, ["ladder>small-chat@v1>canned:503:2"]) == (row.reason, ladders(row))
 
 
 def test_the_bypass_is_the_ladder_without_its_first_rung() -> None:
     arm = row_of(build_table(SUPPORT_POLICY), "support/support-chat/batch/named").arms[1]
-    assert arm.ladder.bypass.name == "ladder/small-chat@v1>canned:503:2"
-    assert arm.ladder.bypass.bypass.bypass.name == "ladder/canned:503:2"
+    assert arm.ladder.bypass.name == "ladder>small-chat@v1>canned:503:2"
+    assert arm.ladder.bypass.bypass.bypass.name == "ladder>canned:503:2"
 
 
 def test_numeric_classes_are_tried_from_the_least_demanding() -> None:

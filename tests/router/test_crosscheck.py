@@ -139,14 +139,21 @@ WARNINGS = [
     ),
     (
         [model("big", version(quality=0.5)), route(qos=[{"name": "good", "latencyBudgetMs": 1, "minQuality": 0.8}])],
-        ["qos[0]", "no target meets class good"],
+        ["qos[0]", "stable version meets class good"],
     ),
     (
         [
             model("big", version(cost={"inputPerMillion": 1, "outputPerMillion": 9})),
             route(qos=[{"name": "cheap", "latencyBudgetMs": 1, "maxCostPerMillion": 2}]),
         ],
-        ["qos[0]", "no target meets class cheap"],
+        ["qos[0]", "stable version meets class cheap"],
+    ),
+    (
+        [
+            model("big", version("v1", quality=0.5), version("v2", quality=0.9)),
+            route(qos=[{"name": "good", "latencyBudgetMs": 1, "minQuality": 0.8}]),
+        ],
+        ["qos[0]", "stable version meets class good"],
     ),
     (
         [BIG, route("b", match={"intents": ["chat"]}), route("a", match={"intents": ["chat", "code"]})],

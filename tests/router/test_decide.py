@@ -245,7 +245,7 @@ def test_a_ladder_pin_has_the_routes_rungs() -> None:
     table = build_table(with_route(pin=Pin(mode=PinMode.LADDER)))
     decision = decide(Request(headers=(("model-version", "v2.2"),), body=b"{}"), table)
     assert decision.arm is not None
-    assert decision.arm.ladder.name == "pin/support-chat@v2.2>small-chat@v1>canned:503:2"
+    assert decision.arm.ladder.name == "pin>support-chat@v2.2>small-chat@v1>canned:503:2"
 
 
 def test_a_route_without_classes_has_one_row() -> None:

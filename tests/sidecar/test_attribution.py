@@ -11,9 +11,9 @@ from pointsman.router.policy import CannedFallback, Intent, Match, Policy, QosCl
 from pointsman.sidecar.attribution import Attribution
 from sample_policies import EMBED, SUPPORT_POLICY, with_route
 
-CANARY_LADDER = "ladder/support-chat@v2.3-beta>support-chat@v2.2>small-chat@v1>canned:503:2"
-STABLE_LADDER = "ladder/support-chat@v2.2>small-chat@v1>canned:503:2"
-STABLE_BYPASS = "ladder/small-chat@v1>canned:503:2"
+CANARY_LADDER = "ladder>support-chat@v2.3-beta>support-chat@v2.2>small-chat@v1>canned:503:2"
+STABLE_LADDER = "ladder>support-chat@v2.2>small-chat@v1>canned:503:2"
+STABLE_BYPASS = "ladder>small-chat@v1>canned:503:2"
 DEFAULT_ROW = "support/support-chat/interactive/default"
 NO_SERVER = {"target": None, "endpoint": None, "status": 503, "flags": ("UH",), "details": "no_healthy_upstream"}
 
@@ -61,7 +61,7 @@ def test_request_has_its_rows_route_class_and_provider() -> None:
 
 
 def test_row_without_classes_has_none() -> None:
-    routed = attribution().routed(entry(row="embed/embedder/-/default", ladder="ladder/embedder@v1"))
+    routed = attribution().routed(entry(row="embed/embedder/-/default", ladder="ladder>embedder@v1"))
     assert ("embed", None) == (routed.route, routed.qos_class)
 
 
@@ -81,7 +81,7 @@ REASONS = [
     ),
     (
         "pin",
-        {"row": "support/support-chat/-/pin=v2.2", "ladder": "pin/support-chat@v2.2"},
+        {"row": "support/support-chat/-/pin=v2.2", "ladder": "pin>support-chat@v2.2"},
         "pinned",
     ),
     ("stable answered for the canary", {"ladder": CANARY_LADDER}, "fallback"),
@@ -89,7 +89,7 @@ REASONS = [
     ("canned rung", {"target": "canned", "status": 503}, "fallback"),
     ("bypassed arm", {"ladder": STABLE_BYPASS, "target": "small-chat@v1"}, "fallback"),
     ("no rung could be reached", NO_SERVER, "default"),
-    ("ladder that the row does not have", {"ladder": "ladder/gone@v1"}, "default"),
+    ("ladder that the row does not have", {"ladder": "ladder>gone@v1"}, "default"),
     ("refused body", {"target": None, "status": 400, "details": "pointsman_body_malformed"}, "refused"),
     ("answer of the table on a known row", {"target": None, "details": "direct_response"}, "refused"),
     (
@@ -113,7 +113,7 @@ def test_canned_answer_as_first_rung_is_the_rows_own_reason() -> None:
     policy = with_route(
         qos=(QosClass("best", 100, min_quality=0.99),), default_qos="best", fallback=(CannedFallback(),)
     )
-    row = {"row": "support/support-chat/best/unknown", "ladder": "ladder/canned:503:2", "target": "canned"}
+    row = {"row": "support/support-chat/best/unknown", "ladder": "ladder>canned:503:2", "target": "canned"}
     assert "fallback;class=unknown" == reason_of(policy, **row)
 
 
