@@ -22,7 +22,13 @@ from pointsman.router.table import Table
 from pointsman.sidecar import policy_file
 from pointsman.sidecar.admin import make_app
 from pointsman.sidecar.envoy_binary import EnvoyFailed, find_envoy, supports_module
-from pointsman.sidecar.envoy_process import EnvoyOptions, EnvoyProcess, PredecessorEnded
+from pointsman.sidecar.envoy_process import (
+    AgentEvent,
+    EnvoyOptions,
+    EnvoyProcess,
+    PredecessorEnded,
+    PredecessorFound,
+)
 from pointsman.sidecar.json_log import event
 from pointsman.sidecar.live import Live
 from pointsman.sidecar.policy_watch import Fingerprint, changes, fingerprint
@@ -30,7 +36,7 @@ from pointsman.sidecar.port_probe import PortRefused, check_port, claimed_port
 from pointsman.sidecar.process_identity import living_envoys
 from pointsman.sidecar.recorder import Recorder
 from pointsman.sidecar.state_dir import StateDir, StateRefused, default_state_path, runtime_path
-from pointsman.sidecar.supervision import EnvoyDied, EnvoyEvent, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
+from pointsman.sidecar.supervision import EnvoyAdopted, EnvoyDied, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
 from pointsman.sidecar.views import Json
 from pointsman.xds.ads import AdsServer, NotAcknowledged
 from pointsman.xds.bootstrap import BootstrapSpec, render_bootstrap
@@ -77,7 +83,6 @@ class Agent:
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
         self._seen: Fingerprint = ()
-        self._node_id = f"{os.uname().nodename}-{os.getpid()}"
         self._exporter_tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -132,17 +137,15 @@ class Agent:
             await self._close_exporter()
 
     def _envoy_options(self, binary: Path, state: StateDir) -> EnvoyOptions:
-        spec = BootstrapSpec(
-            node_id=self._node_id,
-            admin_socket=str(state.admin_socket),
-            xds_socket=str(state.xds_socket),
-            log_socket=str(state.log_socket),
-        )
+        def bootstrap(node_id: str) -> bytes:
+            spec = BootstrapSpec(node_id, str(state.admin_socket), str(state.xds_socket), str(state.log_socket))
+            return render_bootstrap(spec).SerializeToString(deterministic=True)
+
         return EnvoyOptions(
             binary=binary,
             state=state,
-            bootstrap=render_bootstrap(spec).SerializeToString(deterministic=True),
-            module_folder=MODULE.parent if self._scanner_problem is None else None,
+            bootstrap=bootstrap,
+            module=MODULE if self._scanner_problem is None else None,
             environ=os.environ,
             concurrency=self._options.concurrency,
             timing=Timing(drain_ms=self._options.drain_ms),
@@ -265,10 +268,13 @@ class Agent:
                 refusal=happened.text,
             )
 
-    def _on_envoy(self, happened: EnvoyEvent | PredecessorEnded) -> None:
+    def _on_envoy(self, happened: AgentEvent) -> None:
         if isinstance(happened, EnvoyStarted):
             # What the process before it refused may have been for its own reasons (a port in use).
-            self._ads.forget_refusals(self._node_id)
+            if self._envoy is not None:
+                self._ads.forget_refusals(self._envoy.node_id)
+        elif isinstance(happened, EnvoyAdopted):
+            event("Envoy of an earlier run adopted", pid=happened.pid)
         elif isinstance(happened, EnvoyReady):
             event("Envoy serves", after_ms=happened.after_ms)
         elif isinstance(happened, EnvoyDied):
@@ -276,6 +282,8 @@ class Agent:
             event("Envoy died", logging.ERROR, exit=happened.exit_text, log_tail=happened.log_tail)
         elif isinstance(happened, EnvoyRestarting):
             event("Envoy is started again", in_ms=happened.in_ms)
+        elif isinstance(happened, PredecessorFound):
+            event("Envoy of an earlier run is replaced", pid=happened.pid, changed=list(happened.reasons))
         elif isinstance(happened, PredecessorEnded):
             event("Envoy of an earlier run drained and ended", pid=happened.pid, cut_requests=happened.cut_requests)
 
@@ -287,6 +295,7 @@ class Agent:
         refused = [
             f"Envoy refused {refusal.type_url.label} {refusal.name}: {refusal.text}"
             for node in self._ads.status()
+            if node.is_connected  # not one that was replaced
             for kind in node.types
             for refusal in kind.refused
         ]

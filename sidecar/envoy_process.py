@@ -1,17 +1,17 @@
-"""Envoy as a supervised child: launch, readiness, restart, drain, end, and the replacement of one left by a dead agent.
+"""One supervised Envoy: launch or adoption, readiness, restart, drain, end, and the replacement of others.
 
-Performs what supervision.py decides; decides only places and arguments. Envoy runs in a session of its own and logs to
-a file, so that it serves on when the agent is killed; the next agent on the same state directory finds it by its
-record, starts a new one beside it on the same port, and drains the old one once the new one serves. Refuses to signal
-any process that it cannot identify.
+Performs what supervision.py decides; decides only places, arguments and node ids. Envoy runs in a session of its own
+and logs to a file, so that it serves on when the agent is killed; the next agent on the same state directory finds it
+by its record. It adopts it when it would start just the same one (envoy_origin.py); else it starts a new one beside it
+on the same port, and hands over once the new one serves. Refuses to signal any process that it cannot identify.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -22,27 +22,35 @@ from typing import Self
 
 from pointsman.sidecar.envoy_admin import EnvoyAdmin, drain
 from pointsman.sidecar.envoy_binary import EnvoyFailed, bootstrap_problem, envoy_environment
+from pointsman.sidecar.envoy_handover import Urgency, adoptable, end, hand_over
 from pointsman.sidecar.envoy_log import log_tail, open_log
+from pointsman.sidecar.envoy_origin import changed_parts, origin_of
 from pointsman.sidecar.process_identity import (
     EnvoyRecord,
     ProcessIdentity,
-    has_ended,
     identify,
+    is_alive,
     living_envoys,
     replace_file,
     send_signal,
+    until_ended,
     write_envoys,
 )
+from pointsman.sidecar.shared_port import SharedPort
 from pointsman.sidecar.state_dir import StateDir
 from pointsman.sidecar.supervision import (
+    Adopt,
+    AdoptAsked,
     BecameReady,
     BootstrapChecked,
     Cause,
     CheckBootstrap,
     Command,
     Died,
+    Disown,
     Drain,
     Drained,
+    EnvoyAdopted,
     EnvoyEvent,
     EnvoyGone,
     EnvoyReady,
@@ -59,6 +67,7 @@ from pointsman.sidecar.supervision import (
     Terminate,
     TimePassed,
     Timing,
+    Watch,
     step,
 )
 
@@ -70,18 +79,23 @@ The drain at the end does not use it."""
 
 _LOG_FLUSH_MS = 200
 _MAX_CONCURRENCY = 2
+_NOT_READY = "not ready"
+_BEGUN = "replacement had begun"
+_UNKNOWN_EXIT = "an exit status that only its first agent was told"
 
 
 @dataclass(frozen=True, slots=True)
 class EnvoyOptions:
-    """What to run and where. `module_folder` None: no scanner is searched."""
+    """What to run and where. `module` None: no scanner is searched."""
 
     binary: Path
     state: StateDir
-    bootstrap: bytes
-    """The serialized message of xds/bootstrap.py; its admin socket is `state.admin_socket`."""
+    bootstrap: Callable[[str], bytes]
+    """Makes the serialized message of xds/bootstrap.py for a node id; its admin socket is `state.admin_socket`."""
 
-    module_folder: Path | None = None
+    module: Path | None = None
+    """The scanner's library."""
+
     environ: Mapping[str, str] = field(default_factory=dict)
     """The agent's environment; Envoy gets a few variables of it."""
 
@@ -92,6 +106,14 @@ class EnvoyOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PredecessorFound:
+    """An Envoy of an earlier agent will be replaced. `reasons`: parts of EnvoyOrigin that changed, or one below."""
+
+    pid: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PredecessorEnded:
     """An Envoy of an earlier agent was drained and ended. `cut_requests` None: not known."""
 
@@ -99,13 +121,16 @@ class PredecessorEnded:
     cut_requests: int | None
 
 
+AgentEvent = EnvoyEvent | PredecessorFound | PredecessorEnded
+
+
 class EnvoyProcess:
-    """One supervised Envoy; `async with` starts it and drains it. One event loop only.
+    """One supervised Envoy; `async with` starts or adopts it, and drains it. One event loop only.
 
     `tell` gets every event, in order, from the supervising task; it must not block.
     """
 
-    def __init__(self, options: EnvoyOptions, tell: Callable[[EnvoyEvent | PredecessorEnded], None]) -> None:
+    def __init__(self, options: EnvoyOptions, tell: Callable[[AgentEvent], None]) -> None:
         self._options = options
         self._state_dir = options.state
         self._tell = tell
@@ -122,6 +147,15 @@ class EnvoyProcess:
         self._process: ProcessIdentity | None = None
         self._records: tuple[EnvoyRecord, ...] = ()
         self._predecessors: tuple[EnvoyRecord, ...] = ()
+        self._urgency = Urgency.PATIENT
+        self._node_id = _new_node_id()
+        arguments = self._arguments()
+        self._origin = origin_of(options.binary, options.bootstrap, module=options.module, arguments=arguments)
+
+    @property
+    def node_id(self) -> str:
+        """What the Envoy calls itself towards the xDS server, restarts included."""
+        return self._node_id
 
     @property
     def pid(self) -> int | None:
@@ -134,17 +168,17 @@ class EnvoyProcess:
         return self._supervision.phase is Phase.SERVING
 
     async def start(self) -> None:
-        """Start Envoy and return when it serves; EnvoyFailed when it cannot."""
+        """Adopt a living Envoy or start one, and return when it serves; EnvoyFailed when it cannot."""
         try:
-            self._take_over()
-            replace_file(self._state_dir.bootstrap, self._options.bootstrap)
+            adopted = self._take_over()
+            self._write_bootstrap()
         except OSError as error:
             raise EnvoyFailed(
                 f"state directory {self._state_dir.path}: {error.strerror}; make room or choose another stateDir"
             ) from error
         # A TaskGroup would wrap the errors of the `async with` body: this one task is ended by stop() instead.
         self._task = asyncio.create_task(self._supervise(), name="envoy supervisor")
-        self._events.put_nowait(StartAsked())
+        self._events.put_nowait(StartAsked() if adopted is None else AdoptAsked(adopted.process.pid))
         ready = asyncio.create_task(self._was_ready.wait())
         try:
             await asyncio.wait((ready, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -160,6 +194,7 @@ class EnvoyProcess:
         """Drain Envoy, end it and return how that went; while a stop is going on, end it at once."""
         if self._task is None:
             return EnvoyGone(Cause.STOPPED, is_clean=True, cut_requests=0)
+        self._urgency = Urgency.STOPPING if self._urgency is Urgency.PATIENT else Urgency.AT_ONCE
         self._events.put_nowait(StopAsked())
         return await asyncio.shield(self._task)
 
@@ -219,6 +254,12 @@ class EnvoyProcess:
         match command:
             case Launch():
                 await self._launch()
+            case Adopt():
+                self._begin(self._await_ready())
+            case Watch():
+                self._watch_adopted()
+            case Disown():
+                self._disown()
             case CheckBootstrap():
                 self._begin(self._check_bootstrap())
             case Drain(within_ms):
@@ -229,7 +270,7 @@ class EnvoyProcess:
             case Kill():
                 self._signal(signal.SIGKILL)
             case Tell(event):
-                if isinstance(event, EnvoyReady):
+                if isinstance(event, EnvoyReady | EnvoyAdopted):
                     self._was_ready.set()
                     self._begin(self._retire_once_replaced())
                 self._tell(event)
@@ -248,7 +289,7 @@ class EnvoyProcess:
             child = await asyncio.create_subprocess_exec(
                 self._options.binary,
                 *self._arguments(),
-                env=envoy_environment(self._options.environ, self._options.module_folder),
+                env=self._environment(),
                 cwd="/",
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -264,8 +305,7 @@ class EnvoyProcess:
         process = identify(child.pid)
         self._process = process
         if process is not None:
-            digest = hashlib.sha256(self._options.bootstrap).hexdigest()
-            self._record((*self._records, EnvoyRecord(process, digest, state.admin_socket)))
+            self._record((*self._records, EnvoyRecord(process, state.admin_socket, self._node_id, self._origin)))
         self._events.put_nowait(Launched(child.pid))
         self._group.create_task(self._watch(child, log_from))
         self._begin(self._await_ready())
@@ -281,6 +321,13 @@ class EnvoyProcess:
             *("--file-flush-interval-msec", str(_LOG_FLUSH_MS)),
         )
 
+    def _environment(self) -> dict[str, str]:
+        module = self._options.module
+        return envoy_environment(self._options.environ, None if module is None else module.parent)
+
+    def _write_bootstrap(self) -> None:
+        replace_file(self._state_dir.bootstrap, self._options.bootstrap(self._node_id))
+
     async def _watch(self, child: asyncio.subprocess.Process, log_from: int) -> None:
         code = await child.wait()
         exit_text = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
@@ -295,9 +342,8 @@ class EnvoyProcess:
         self._events.put_nowait(BecameReady())
 
     async def _check_bootstrap(self) -> None:
-        environment = envoy_environment(self._options.environ, self._options.module_folder)
         try:
-            problem = await bootstrap_problem(self._options.binary, self._state_dir.bootstrap, environment)
+            problem = await bootstrap_problem(self._options.binary, self._state_dir.bootstrap, self._environment())
         except EnvoyFailed:
             # No verdict: the next launch shows whether it was a passing trouble.
             problem = None
@@ -334,19 +380,54 @@ class EnvoyProcess:
 
     # Envoys of an earlier agent --------------------------------------------------------------------------------------
 
-    def _take_over(self) -> None:
-        """Move the living predecessors' admin sockets aside: the new Envoy takes the name."""
-        moved = []
-        for record in living_envoys(self._state_dir.envoy_pids):
-            place = self._state_dir.old_admin_socket(record.process.pid)
-            if record.admin_socket == self._state_dir.admin_socket:
-                # Gone already: it is ended without a drain, see _retire.
-                with contextlib.suppress(FileNotFoundError):
-                    record.admin_socket.rename(place)
-                record = replace(record, admin_socket=place)
-            moved.append(record)
-        self._predecessors = tuple(moved)
-        self._record(self._predecessors)
+    def _take_over(self) -> EnvoyRecord | None:
+        """Return the living Envoy to adopt, if there is one; prepare to replace the others."""
+        living = living_envoys(self._state_dir.envoy_pids)
+        adopted = adoptable(living, self._state_dir.admin_socket, self._origin)
+        self._records = living
+        for record in living:
+            if record is not adopted:
+                self._prepare_to_replace(record, changed_parts(record.origin, self._origin) or (_BEGUN,))
+        if adopted is not None:
+            self._process = adopted.process
+            self._node_id = adopted.node_id
+        return adopted
+
+    def _prepare_to_replace(self, record: EnvoyRecord, reasons: tuple[str, ...]) -> None:
+        """Move its admin socket aside: the new Envoy takes the name."""
+        aside = replace(record, admin_socket=self._state_dir.old_admin_socket(record.process.pid))
+        if record.admin_socket != aside.admin_socket:
+            # Gone already: it is ended without a drain.
+            with contextlib.suppress(FileNotFoundError):
+                record.admin_socket.rename(aside.admin_socket)
+        self._predecessors = (*self._predecessors, aside)
+        self._record(tuple(aside if other is record else other for other in self._records))
+        self._tell(PredecessorFound(record.process.pid, reasons))
+
+    def _watch_adopted(self) -> None:
+        process, log = self._process, self._state_dir.envoy_log
+        assert process is not None
+        # An agent that was killed in the middle of a replacement leaves its filter.
+        SharedPort(process, ()).release()
+        log_from = log.stat().st_size if log.exists() else 0
+
+        async def watch() -> None:
+            await until_ended(process)
+            self._events.put_nowait(Died(_UNKNOWN_EXIT, log_tail(log, log_from)))
+
+        self._group.create_task(watch())
+
+    def _disown(self) -> None:
+        """Replace the Envoy that was to be adopted: under a node id of its own, as its answers must be told apart."""
+        self._stop_work()
+        process, self._process = self._process, None
+        self._node_id = _new_node_id()
+        # A full disk shows itself at the launch.
+        with contextlib.suppress(OSError):
+            self._write_bootstrap()
+        for record in self._records:
+            if record.process == process and is_alive(process):
+                self._prepare_to_replace(record, (_NOT_READY,))
 
     async def _retire_once_replaced(self) -> None:
         """Retire them when this Envoy has a listener: ready it also becomes when nobody sends one (after 30 s)."""
@@ -358,22 +439,22 @@ class EnvoyProcess:
                 await asyncio.sleep(_LISTENER_POLL_S)
 
     def _retire_predecessors(self) -> None:
-        for record in self._predecessors:
-            self._group.create_task(self._retire(record))
+        self._group.create_task(self._retire(self._predecessors))
         self._predecessors = ()
 
-    async def _retire(self, record: EnvoyRecord) -> None:
+    async def _retire(self, records: tuple[EnvoyRecord, ...]) -> None:
+        await hand_over(records, self._process)
+        await asyncio.gather(*(self._end(record) for record in records))
+
+    async def _end(self, record: EnvoyRecord) -> None:
         timing = self._options.timing
-        async with EnvoyAdmin(record.admin_socket) as admin:
-            cut_requests = await drain(admin, timing.drain_ms)
-        send_signal(record.process, signal.SIGTERM)
-        if not await has_ended(record.process, timing.end_ms):
-            send_signal(record.process, signal.SIGKILL)
-            await has_ended(record.process, timing.end_ms)
-        with contextlib.suppress(OSError):
-            record.admin_socket.unlink(missing_ok=True)
+        cut_requests = await end(record, within_ms=timing.drain_ms, end_ms=timing.end_ms, urgency=lambda: self._urgency)
         self._record(tuple(other for other in self._records if other.process != record.process))
         self._tell(PredecessorEnded(record.process.pid, cut_requests))
+
+
+def _new_node_id() -> str:
+    return f"{os.uname().nodename}-{secrets.token_hex(4)}"
 
 
 def default_concurrency() -> int:

@@ -13,18 +13,13 @@ import ipaddress
 import os
 import re
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pointsman.sidecar.listening import IpAddress, all_listening, socket_descriptors
 from pointsman.sidecar.state_dir import StateRefused, lock_file, own_private_directory
 from pointsman.xds.clusters import split_address
-
-_LISTEN_STATE = "0A"
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class PortRefused(Exception):
@@ -89,12 +84,12 @@ def check_port(address: str, *, own_pids: frozenset[int] = frozenset()) -> None:
 
 def port_holders(ip: IpAddress, port: int, *, likely_pids: frozenset[int] = frozenset()) -> tuple[PortHolder, ...]:
     """Return who listens on the address or on one that includes it, as far as /proc shows."""
-    inodes = {inode for table in _TABLES for inode in _listening_inodes(table, ip, port)}
-    owners: dict[str, int] = {}
+    inodes = {found.inode for found in all_listening() if found.port == port and _overlap(ip, found.ip)}
+    owners: dict[int, int] = {}
     for pid in (*sorted(likely_pids), *_pids()):
         if len(owners) == len(inodes):
             break
-        for inode in _socket_inodes(pid) & inodes:
+        for inode in socket_descriptors(pid).keys() & inodes:
             owners.setdefault(inode, pid)
     pids = {owners.get(inode) for inode in inodes}
     return tuple(
@@ -129,27 +124,6 @@ def _in_use_text(address: str, holders: tuple[PortHolder, ...]) -> str:
     return f"listen address {address}: already in use by {who}; end it or choose another address"
 
 
-def _listening_inodes(table: Path, ip: IpAddress, port: int) -> Iterator[str]:
-    try:
-        rows = table.read_text("ascii").splitlines()[1:]
-    except OSError:
-        return
-    for row in rows:
-        fields = row.split()
-        if len(fields) < 10 or fields[3] != _LISTEN_STATE:
-            continue
-        found_ip, _, found_port = fields[1].partition(":")
-        if int(found_port, 16) == port and _overlap(ip, _kernel_ip(found_ip)):
-            yield fields[9]
-
-
-def _kernel_ip(text: str) -> IpAddress:
-    """Return the address from the kernel's table: words of 32 bits in the machine's order."""
-    words = [int(text[start : start + 8], 16) for start in range(0, len(text), 8)]
-    packed = struct.pack(f"={len(words)}I", *words)
-    return ipaddress.IPv4Address(packed) if len(packed) == 4 else ipaddress.IPv6Address(packed)
-
-
 def _overlap(wanted: IpAddress, found: IpAddress) -> bool:
     """Tell whether both can be meant by one connection; an IPv6 wildcard may take IPv4 too, ours does not."""
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
@@ -161,18 +135,6 @@ def _overlap(wanted: IpAddress, found: IpAddress) -> bool:
 
 def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdecimal())
-
-
-def _socket_inodes(pid: int) -> set[str]:
-    inodes: set[str] = set()
-    folder = f"/proc/{pid}/fd"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            with contextlib.suppress(OSError):
-                link = os.readlink(f"{folder}/{name}")
-                if link.startswith("socket:["):
-                    inodes.add(link[8:-1])
-    return inodes
 
 
 def _command(pid: int) -> str:

@@ -12,8 +12,10 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
+from pointsman.sidecar.envoy_origin import EnvoyOrigin
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,11 @@ class EnvoyRecord:
     """An Envoy that was started on a state directory."""
 
     process: ProcessIdentity
-    bootstrap_sha256: str
     admin_socket: Path
+    node_id: str = ""
+    """Its own: while one Envoy replaces another, their answers must not be taken for each other's."""
+
+    origin: EnvoyOrigin = field(default_factory=EnvoyOrigin)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
@@ -55,9 +60,23 @@ def is_alive(process: ProcessIdentity) -> bool:
     return identify(process.pid) == process
 
 
+@contextlib.contextmanager
+def opened(process: ProcessIdentity) -> Iterator[int | None]:
+    """Give a pidfd of this very process, or None. Compared once opened, it cannot come to name another."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        yield None
+        return
+    try:
+        yield descriptor if is_alive(process) else None
+    finally:
+        os.close(descriptor)
+
+
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
     """Signal this very process; False when it has ended."""
-    with _opened(process) as descriptor:
+    with opened(process) as descriptor:
         if descriptor is None:
             return False
         try:
@@ -67,32 +86,38 @@ def send_signal(process: ProcessIdentity, number: signal.Signals) -> bool:
         return True
 
 
-async def has_ended(process: ProcessIdentity, within_ms: int) -> bool:
-    """Wait for the process's end, that long at most, and tell whether it came."""
-    with _opened(process) as descriptor:
+async def until_ended(process: ProcessIdentity) -> None:
+    """Wait for the process's end. How it ended only its parent knows."""
+    with opened(process) as descriptor:
         if descriptor is None:
-            return True
+            return
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(descriptor, ended.set)
         try:
-            await asyncio.wait_for(ended.wait(), within_ms / 1000)
-        except TimeoutError:
-            return False
+            await ended.wait()
         finally:
             loop.remove_reader(descriptor)
-        return True
+
+
+async def has_ended(process: ProcessIdentity, within_ms: int) -> bool:
+    """Wait for the process's end, that long at most, and tell whether it came."""
+    try:
+        async with asyncio.timeout(within_ms / 1000):
+            await until_ended(process)
+    except TimeoutError:
+        return False
+    return True
 
 
 def living_envoys(path: Path) -> tuple[EnvoyRecord, ...]:
-    """Return the Envoys in the file that still run, oldest first. A missing or damaged file names none."""
+    """Return the Envoys in the file that still run, oldest first. A missing or damaged file names none.
+
+    It may be another version's: parts that it does not name are not known, others are of no interest.
+    """
     try:
-        rows = json.loads(path.read_bytes())["envoys"]
-        records = tuple(
-            EnvoyRecord(ProcessIdentity(**row["process"]), row["bootstrap_sha256"], Path(row["admin_socket"]))
-            for row in rows
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        records = tuple(_record_of(row) for row in json.loads(path.read_bytes())["envoys"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ()
     return tuple(record for record in records if is_alive(record.process))
 
@@ -102,14 +127,7 @@ def write_envoys(path: Path, records: tuple[EnvoyRecord, ...]) -> None:
     if not records:
         path.unlink(missing_ok=True)
         return
-    rows = [
-        {
-            "process": asdict(record.process),
-            "bootstrap_sha256": record.bootstrap_sha256,
-            "admin_socket": str(record.admin_socket),
-        }
-        for record in records
-    ]
+    rows = [asdict(record) | {"admin_socket": str(record.admin_socket)} for record in records]
     replace_file(path, json.dumps({"envoys": rows}).encode())
 
 
@@ -122,15 +140,13 @@ def replace_file(path: Path, content: bytes) -> None:
     new.replace(path)
 
 
-@contextlib.contextmanager
-def _opened(process: ProcessIdentity) -> Iterator[int | None]:
-    """Give a descriptor of this very process, or None. Compared once opened, it cannot come to name another."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        yield None
-        return
-    try:
-        yield descriptor if is_alive(process) else None
-    finally:
-        os.close(descriptor)
+def _record_of(row: dict[str, object]) -> EnvoyRecord:
+    process, origin = row["process"], row.get("origin", {})
+    if not isinstance(process, dict) or not isinstance(origin, dict):
+        raise ValueError("expected objects")
+    return EnvoyRecord(
+        ProcessIdentity(int(process["pid"]), int(process["start_ticks"]), str(process["boot_id"])),
+        Path(str(row["admin_socket"])),
+        str(row.get("node_id", "")),
+        EnvoyOrigin(**{name.name: str(origin.get(name.name, "")) for name in fields(EnvoyOrigin)}),
+    )

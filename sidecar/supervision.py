@@ -1,11 +1,14 @@
 """The supervisor of one Envoy as a state machine: events and the clock in, commands out. It owns every transition.
 
     STOPPED ─StartAsked▶ STARTING ─BecameReady▶ SERVING ─StopAsked▶ DRAINING ─Drained▶ ENDING ─Died▶ GONE
-                          ▲   │Died              │Died                                   │TimePassed: Kill
-                          │   ▼                  ▼
-                          └─ (CHECKING ▶) BACKING_OFF
+       │                  ▲ ▲ │Died              │ ▲ │Died                               │TimePassed: Kill
+       │                  │ │ ▼                  │ │ ▼
+       │                  │ └─ (CHECKING ▶) BACKING_OFF
+       └─AdoptAsked▶ ADOPTING ─BecameReady─────────┘
+               TimePassed: Disown, Launch
 
-Decides when Envoy is launched again, how long that waits, when that stops, and how an end goes on when nobody answers.
+Decides when Envoy is launched again, how long that waits, when that stops, and how an end goes on when nobody answers;
+and whether an Envoy that an earlier agent left is adopted (it says that it is ready) or disowned and replaced.
 Refuses to loop hot: deaths before readiness in a row end it, as does a bootstrap that Envoy itself calls invalid. No
 clock, no I/O: envoy_process.py performs the commands, tests are scripts.
 """
@@ -21,6 +24,7 @@ class Phase(Enum):
     """Where the supervisor is."""
 
     STOPPED = "stopped"
+    ADOPTING = "adopting"
     STARTING = "starting"
     SERVING = "serving"
     CHECKING = "checking"
@@ -45,6 +49,9 @@ class Timing:
 
     ready_ms: int = 60_000
     """From launch to ready. Envoy waits 15 s each for clusters and listeners that nobody sends, then goes without."""
+
+    adopt_ms: int = 1_000
+    """From the look at a living Envoy to its answer that it is ready; later it is replaced."""
 
     back_off_ms: int = 100
     back_off_max_ms: int = 5_000
@@ -71,6 +78,13 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class EnvoyStarted:
     """A process was launched; it does not serve yet."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyAdopted:
+    """A process of an earlier agent is supervised by this one. It serves, with the table that it had."""
 
     pid: int
 
@@ -107,7 +121,7 @@ class EnvoyGone:
     cut_requests: int | None = None
 
 
-EnvoyEvent = EnvoyStarted | EnvoyReady | EnvoyDied | EnvoyRestarting | EnvoyGone
+EnvoyEvent = EnvoyStarted | EnvoyAdopted | EnvoyReady | EnvoyDied | EnvoyRestarting | EnvoyGone
 
 
 # What the machine is told ------------------------------------------------------------------------------------------
@@ -116,6 +130,13 @@ EnvoyEvent = EnvoyStarted | EnvoyReady | EnvoyDied | EnvoyRestarting | EnvoyGone
 @dataclass(frozen=True, slots=True)
 class StartAsked:
     """The agent wants an Envoy."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptAsked:
+    """The agent wants an Envoy, and one that fits is alive."""
+
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +190,18 @@ class TimePassed:
     """The clock reached `wake_at_ms`."""
 
 
-Event = StartAsked | StopAsked | Launched | LaunchFailed | BecameReady | Died | BootstrapChecked | Drained | TimePassed
+Event = (
+    StartAsked
+    | AdoptAsked
+    | StopAsked
+    | Launched
+    | LaunchFailed
+    | BecameReady
+    | Died
+    | BootstrapChecked
+    | Drained
+    | TimePassed
+)
 
 
 # What the shell has to do ------------------------------------------------------------------------------------------
@@ -178,6 +210,21 @@ Event = StartAsked | StopAsked | Launched | LaunchFailed | BecameReady | Died | 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Start a process, then say Launched or LaunchFailed, BecameReady, Died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Say BecameReady when the living Envoy is ready; do not watch it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Say Died when the adopted process ends, or if it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disown:
+    """Treat the living Envoy as one that is to be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +256,7 @@ class Tell:
     event: EnvoyEvent
 
 
-Command = Launch | CheckBootstrap | Drain | Terminate | Kill | Tell
+Command = Launch | Adopt | Watch | Disown | CheckBootstrap | Drain | Terminate | Kill | Tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +272,8 @@ class Supervision:
     launched_at_ms: int = 0
     cut_requests: int | None = None
     was_killed: bool = False
+    adopting_pid: int = 0
+    """Of the Envoy that may be adopted; zero: none."""
 
 
 Step = tuple[Supervision, tuple[Command, ...]]
@@ -235,6 +284,8 @@ def step(state: Supervision, event: Event, *, now_ms: int, timing: Timing) -> St
     match state.phase:
         case Phase.STOPPED:
             return _stopped(state, event, now_ms, timing)
+        case Phase.ADOPTING:
+            return _adopting(state, event, now_ms, timing)
         case Phase.STARTING | Phase.SERVING:
             return _running(state, event, now_ms, timing)
         case Phase.CHECKING | Phase.BACKING_OFF:
@@ -246,11 +297,33 @@ def step(state: Supervision, event: Event, *, now_ms: int, timing: Timing) -> St
 
 
 def _stopped(state: Supervision, event: Event, now_ms: int, timing: Timing) -> Step:
-    if isinstance(event, StartAsked):
-        return _launch(state, now_ms, timing)
-    if isinstance(event, StopAsked):
-        return _gone(state, EnvoyGone(Cause.STOPPED, is_clean=True, cut_requests=0))
-    return state, ()
+    match event:
+        case StartAsked():
+            return _launch(state, now_ms, timing)
+        case AdoptAsked(pid):
+            wake_at_ms = now_ms + timing.adopt_ms
+            return replace(state, phase=Phase.ADOPTING, wake_at_ms=wake_at_ms, adopting_pid=pid), (Adopt(),)
+        case StopAsked():
+            return _gone(state, EnvoyGone(Cause.STOPPED, is_clean=True, cut_requests=0))
+        case _:
+            return state, ()
+
+
+def _adopting(state: Supervision, event: Event, now_ms: int, timing: Timing) -> Step:
+    """A process of an earlier agent is there. Its end is watched from the moment on in which it is ours."""
+    match event:
+        case BecameReady():
+            serving = replace(state, phase=Phase.SERVING, wake_at_ms=now_ms + timing.healthy_ms)
+            return serving, (Watch(), Tell(EnvoyAdopted(state.adopting_pid)))
+        case TimePassed():
+            launching, commands = _launch(state, now_ms, timing)
+            return launching, (Disown(), *commands)
+        case StopAsked():
+            # It may be serving clients, ready or not.
+            draining, commands = _drain(state, now_ms, timing)
+            return draining, (Watch(), *commands)
+        case _:
+            return state, ()
 
 
 def _running(state: Supervision, event: Event, now_ms: int, timing: Timing) -> Step:
@@ -275,8 +348,7 @@ def _running(state: Supervision, event: Event, now_ms: int, timing: Timing) -> S
         case StopAsked() if is_starting:
             return _terminate(replace(state, cut_requests=0), now_ms, timing)
         case StopAsked():
-            wake_at_ms = now_ms + timing.drain_ms + timing.drain_margin_ms
-            return replace(state, phase=Phase.DRAINING, wake_at_ms=wake_at_ms), (Drain(timing.drain_ms),)
+            return _drain(state, now_ms, timing)
         case _:
             return state, ()
 
@@ -324,6 +396,11 @@ def _ending(state: Supervision, event: Event, now_ms: int, timing: Timing) -> St
 def _launch(state: Supervision, now_ms: int, timing: Timing) -> Step:
     wake_at_ms = now_ms + timing.ready_ms
     return replace(state, phase=Phase.STARTING, wake_at_ms=wake_at_ms, launched_at_ms=now_ms), (Launch(),)
+
+
+def _drain(state: Supervision, now_ms: int, timing: Timing) -> Step:
+    wake_at_ms = now_ms + timing.drain_ms + timing.drain_margin_ms
+    return replace(state, phase=Phase.DRAINING, wake_at_ms=wake_at_ms), (Drain(timing.drain_ms),)
 
 
 def _terminate(state: Supervision, now_ms: int, timing: Timing) -> Step:

@@ -150,22 +150,6 @@ async def test_traffic_goes_on_with_the_last_table_when_the_agent_is_killed(
     assert await served_by(agent) == str(backends[1].port)
 
 
-async def test_the_next_run_takes_over_from_a_killed_one_without_a_failed_request(
-    agent: AgentProcess, backends: tuple[Backend, Backend]
-) -> None:
-    await agent.start()
-    first = agent.envoy_pid()
-    async with Load(agent.listen) as load:
-        await load.more(20)
-        await agent.kill()
-        await agent.start()
-        await agent.until_log("Envoy of an earlier run drained and ended")
-        await load.more(50)
-    assert load.failed == {}
-    assert agent.envoy_pid() != first
-    assert await agent.stop() == 0
-
-
 async def test_a_drain_lets_requests_in_flight_finish(agent: AgentProcess) -> None:
     arrived, go_on = asyncio.Event(), asyncio.Event()
 

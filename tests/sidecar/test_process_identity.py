@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import signal
 import stat
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from pointsman.sidecar.envoy_origin import EnvoyOrigin
 from pointsman.sidecar.process_identity import (
     EnvoyRecord,
     ProcessIdentity,
@@ -19,6 +22,7 @@ from pointsman.sidecar.process_identity import (
     is_alive,
     living_envoys,
     send_signal,
+    until_ended,
     write_envoys,
 )
 
@@ -76,7 +80,8 @@ async def test_pid_that_went_to_another_process_is_not_signalled(
 
 
 def test_file_gives_back_the_living_ones(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    living = EnvoyRecord(_identity(sleeper), "00ff", tmp_path / "admin.sock")
+    origin = EnvoyOrigin("00ff", "a program", "a scanner", "-c x")
+    living = EnvoyRecord(_identity(sleeper), tmp_path / "admin.sock", "node-1", origin)
     dead = replace(living, process=replace(living.process, start_ticks=1))
     path = tmp_path / "envoy.pid"
 
@@ -87,6 +92,25 @@ def test_file_gives_back_the_living_ones(sleeper: subprocess.Popen[bytes], tmp_p
     assert os.listdir(tmp_path) == ["envoy.pid"]
     write_envoys(path, ())
     assert not path.exists()
+
+
+def test_file_of_another_version_names_what_it_knows(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    identity = _identity(sleeper)
+    path = tmp_path / "envoy.pid"
+    row = {"process": asdict(identity) | {"more": 1}, "admin_socket": "a.sock", "origin": {"program": "p", "more": 1}}
+    path.write_text(json.dumps({"envoys": [row], "more": 1}))
+
+    assert living_envoys(path) == (EnvoyRecord(identity, Path("a.sock"), "", EnvoyOrigin(program="p")),)
+
+
+async def test_end_is_awaited_by_who_is_not_the_parent(sleeper: subprocess.Popen[bytes]) -> None:
+    waiting = asyncio.create_task(until_ended(_identity(sleeper)))
+    assert not await has_ended(_identity(sleeper), 20)
+    assert not waiting.done()
+
+    sleeper.kill()
+
+    await asyncio.wait_for(waiting, 10)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 
 import pytest
 from pointsman.sidecar.supervision import (
+    Adopt,
+    AdoptAsked,
     BecameReady,
     BootstrapChecked,
     Cause,
     CheckBootstrap,
     Command,
     Died,
+    Disown,
     Drain,
     Drained,
+    EnvoyAdopted,
     EnvoyDied,
     EnvoyGone,
     EnvoyReady,
@@ -32,6 +36,7 @@ from pointsman.sidecar.supervision import (
     Terminate,
     TimePassed,
     Timing,
+    Watch,
     step,
 )
 
@@ -284,6 +289,53 @@ def test_stop_while_waiting_to_restart_ends_at_once() -> None:
     script.says(CRASH)
 
     assert script.says(StopAsked()) == (Tell(EnvoyGone(Cause.STOPPED, is_clean=True, cut_requests=0)),)
+
+
+def adopting() -> Script:
+    script = Script(Supervision())
+    assert script.says(AdoptAsked(7)) == (Adopt(),)
+    return script
+
+
+def test_living_envoy_that_is_ready_is_adopted_without_a_launch() -> None:
+    script = adopting()
+
+    assert script.says(BecameReady(), after_ms=3) == (Watch(), Tell(EnvoyAdopted(7)))
+    assert script.state.phase is Phase.SERVING
+
+
+def test_living_envoy_that_is_not_ready_within_1_s_is_disowned_and_replaced() -> None:
+    script = adopting()
+
+    assert script.waits_ms == 1_000
+    assert script.wakes() == (Disown(), Launch())
+    assert script.state.phase is Phase.STARTING
+    assert script.waits_ms == 60_000
+
+
+def test_death_of_an_adopted_envoy_restarts_it_after_100_ms() -> None:
+    script = adopting()
+    script.says(BecameReady())
+
+    assert script.says(CRASH) == (CRASHED, Tell(EnvoyRestarting(100)))
+    assert script.wakes() == (Launch(),)
+
+
+def test_adopted_envoy_is_drained_and_ended_like_any_other() -> None:
+    script = adopting()
+    script.says(BecameReady())
+
+    assert script.says(StopAsked()) == (Drain(30_000),)
+    assert script.says(Drained(0)) == (Terminate(),)
+    assert script.says(CRASH)[-1] == Tell(EnvoyGone(Cause.STOPPED, "", is_clean=True, cut_requests=0))
+
+
+def test_stop_before_the_adoption_drains_the_living_envoy() -> None:
+    script = adopting()
+
+    assert script.says(StopAsked()) == (Watch(), Drain(30_000))
+    assert script.says(BecameReady()) == ()
+    assert script.says(Drained(0)) == (Terminate(),)
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,16 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         ads.publish(rig.snapshot)
         await ads.start()
         stack.push_async_callback(ads.stop, 0.1)
-        spec = BootstrapSpec("test", str(state.admin_socket), str(state.xds_socket), str(state.log_socket))
-        bootstrap = render_bootstrap(spec).SerializeToString(deterministic=True)
+
+        def bootstrap(node_id: str) -> bytes:
+            spec = BootstrapSpec(node_id, str(state.admin_socket), str(state.xds_socket), str(state.log_socket))
+            return render_bootstrap(spec).SerializeToString(deterministic=True)
+
         options = EnvoyOptions(
             binary=find_envoy(os.environ),
             state=state,
             bootstrap=bootstrap,
-            module_folder=MODULE.parent,
+            module=MODULE,
             concurrency=1,
         )
         await stack.enter_async_context(EnvoyProcess(options, lambda _: None))

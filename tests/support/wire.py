@@ -81,6 +81,11 @@ class Client:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection that the server has not closed."""
+        return self._streams is not None and not self._streams[0].at_eof()
+
     async def ask(self, request: Request) -> Answer:
         """Send the request, header lines in order, and return the answer."""
         lines = [f"{request.method} {request.path} HTTP/1.1", "host: test"]
