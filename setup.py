@@ -49,6 +49,7 @@ ENVOY_MESSAGES = (
     "envoy.extensions.request_id.uuid.v3.uuid",
     "envoy.extensions.resource_monitors.downstream_connections.v3.downstream_connections",
     "envoy.extensions.resource_monitors.fixed_heap.v3.fixed_heap",
+    "envoy.extensions.retry.host.previous_hosts.v3.previous_hosts",
     "envoy.extensions.retry.priority.previous_priorities.v3.previous_priorities_config",
     "envoy.extensions.transport_sockets.internal_upstream.v3.internal_upstream",
     "envoy.extensions.transport_sockets.raw_buffer.v3.raw_buffer",

@@ -20,7 +20,7 @@ MESSAGES = 300
 
 def main() -> None:
     """Print the best round of each case."""
-    for case in ("json.request", "sse.request", "no_route.request", "json.try_1", "dead.try_1"):
+    for case in ("json.request", "sse.request", "no_route.request", "retry.try_2", "dead.try_1"):
         entry = text_format.Parse((RECORDED / f"{case}.txtpb").read_text(), HTTPAccessLogEntry())
         message = StreamAccessLogsMessage()
         message.http_logs.log_entry.extend([entry] * ENTRIES)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from pointsman.router.body import UNNAMEABLE, read_body
-from pointsman.router.intent import MODELS_PATH, known_intent, paths_of, strip_query
+from pointsman.router.intent import MODELS_PATH, PATH_INTENTS, known_intent, paths_of, strip_query
 from pointsman.router.number_regex import NUMBER_REGEX
 from pointsman.router.policy import FULL_SHARE, HeaderMatch, MatchKind, PathMatch, QosClass
 from pointsman.router.request import (
@@ -118,27 +118,32 @@ def _pinned(value: str | None, pins: dict[str, Branches]) -> Branches | str | No
 
 def _routed(request: Request, branches: Branches, steps: list[Step]) -> Decision:
     for branch in branches.branches:
-        if branch_matches(branch, request):
+        if failed_condition(branch, request) is None:
             steps.append(Step("route", branch.route))
             leaf, step = choose_class(branch.outcome, request)
             if step is not None:
                 steps.append(step)
             return _delivered(leaf, request, steps)
-        steps.append(Step("route", f"{branch.route}: its conditions do not hold"))
+        steps.append(Step("route", f"{branch.route}: {failed_condition(branch, request)}"))
     return _refused(steps, Step("route", "none"), branches.otherwise)
 
 
-def branch_matches(branch: Branch, request: Request) -> bool:
-    """Tell whether all of the branch's conditions hold for the request (as `admit` left it)."""
+def failed_condition(branch: Branch, request: Request) -> str | None:
+    """Return the first of the branch's conditions that does not hold for the request (as `admit` left it), or None."""
+    path = strip_query(request.path)
     if branch.intents:
-        named = request.joined(INTENT_HEADER)
-        intent = known_intent(named)
-        implied = intent is None and strip_query(request.path) in paths_of(branch.intents)
-        if intent not in branch.intents and not implied:
-            return False
-    if branch.paths and not any(_path_matches(match, strip_query(request.path)) for match in branch.paths):
-        return False
-    return all(_header_matches(match, request.joined(match.name)) for match in branch.headers)
+        named = known_intent(request.joined(INTENT_HEADER))
+        implied = named is None and path in paths_of(branch.intents)
+        if named not in branch.intents and not implied:
+            wanted = ", ".join(intent.value for intent in branch.intents)
+            found = named or PATH_INTENTS.get(path)
+            return f"intents: it takes {wanted}, this is {found.value if found else 'none'}"
+    if branch.paths and not any(_path_matches(match, path) for match in branch.paths):
+        return "paths: " + ", ".join(f"{match.kind.value} {match.value}" for match in branch.paths)
+    for match in branch.headers:
+        if not _header_matches(match, request.joined(match.name)):
+            return f"headers: {match.name} {match.kind.value} {match.value}".rstrip()
+    return None
 
 
 def _path_matches(match: PathMatch, path: str) -> bool:

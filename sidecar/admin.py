@@ -12,8 +12,9 @@ from typing import Protocol
 
 from aiohttp import web
 from pointsman.router.decide import decide
-from pointsman.router.request import Request, on_the_wire
+from pointsman.router.request import Request
 from pointsman.router.table import Table
+from pointsman.sidecar.question import QuestionRefused, ask
 from pointsman.sidecar.views import Json, decision_view, table_view, xds_view
 from pointsman.xds.status import NodeStatus
 
@@ -27,7 +28,7 @@ class AdminSource(Protocol):
     """What the admin server asks of the agent."""
 
     def health(self) -> Json:
-        """Return `status` (starting, ready or degraded) and the reasons."""
+        """Return `status` (starting, ready, degraded or draining) and the reasons."""
 
     def metrics(self, accept: str | None) -> tuple[bytes, str]:
         """Return the metrics page and its content type."""
@@ -41,7 +42,7 @@ class AdminSource(Protocol):
 
 PAGES = {
     "/healthz": "200 while the process works",
-    "/readyz": "200 once Envoy has acknowledged a table; `degraded` with reasons when a later change was refused",
+    "/readyz": "200 once Envoy has acknowledged a table (`degraded` with reasons after a refusal), else 503",
     "/metrics": "Prometheus or OpenMetrics text",
     "/table": "rows with arms in parts of 10,000, reasons, endpoints with weights",
     "/explain": "what would happen to a request: ?method=&path=&header=NAME:VALUE&model=NAME, or POST its body",
@@ -61,7 +62,7 @@ def make_app(source: AdminSource) -> web.Application:
 
     async def readyz(_: web.Request) -> web.Response:
         health = source.health()
-        return _json(health, status=503 if health["status"] == "starting" else 200)
+        return _json(health, status=503 if health["status"] in ("starting", "draining") else 200)
 
     async def metrics(request: web.Request) -> web.Response:
         body, content_type = source.metrics(request.headers.get("accept"))
@@ -110,29 +111,16 @@ async def _asked(request: web.Request) -> Request:
     unknown = set(request.query) - {"method", "path", "header", "model"}
     if unknown:
         raise _bad(f"unknown parameter {sorted(unknown)[0]!r}; known: method, path, header (NAME:VALUE), model")
-    headers = [_header(text) for text in request.query.getall("header", [])]
-    body = await request.read() if request.method == "POST" else None
-    model = request.query.get("model")
-    if model is not None and body is None:
-        body = json.dumps({"model": model}).encode()
-    method = request.query.get("method", "POST").upper()
-    if body is None and method not in ("GET", "HEAD"):
-        body = b"{}"
-    if body is not None and not any(name == "content-type" for name, _ in headers):
-        headers.append(("content-type", "application/json"))
-    return Request(
-        method=method,
-        path=request.query.get("path", "/v1/chat/completions"),
-        headers=tuple(headers),
-        body=body,
-    )
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise _bad(f"parameter header must be NAME:VALUE, found {text[:80]!r}")
-    return name.strip().lower(), on_the_wire(value.strip())
+    try:
+        return ask(
+            method=request.query.get("method", "POST"),
+            path=request.query.get("path", "/v1/chat/completions"),
+            headers=request.query.getall("header", []),
+            model=request.query.get("model"),
+            body=await request.read() if request.method == "POST" else None,
+        )
+    except QuestionRefused as refused:
+        raise _bad(f"parameter {refused}") from refused
 
 
 def _bad(message: str) -> web.HTTPBadRequest:

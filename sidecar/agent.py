@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -38,7 +39,7 @@ from pointsman.sidecar.recorder import Recorder
 from pointsman.sidecar.state_dir import StateDir, StateRefused, default_state_path, runtime_path
 from pointsman.sidecar.supervision import EnvoyAdopted, EnvoyDied, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
 from pointsman.sidecar.views import Json
-from pointsman.xds.ads import AdsServer, NotAcknowledged
+from pointsman.xds.ads import AdsRefused, AdsServer, NotAcknowledged
 from pointsman.xds.bootstrap import BootstrapSpec, render_bootstrap
 from pointsman.xds.clusters import split_address
 from pointsman.xds.logs import LogReceiver
@@ -83,7 +84,9 @@ class Agent:
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
         self._seen: Fingerprint = ()
-        self._exporter_tasks: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[object]] = set()
+        self._unconfirmed = 0
+        self._is_draining = False
 
     async def run(self) -> int:
         """Run until a signal; 0 after a clean drain, 1 otherwise. AgentRefused and EnvoyFailed tell why not at all."""
@@ -105,6 +108,7 @@ class Agent:
                 self._scanner_problem = await supports_module(binary, MODULE, state)
                 has_scanner = self._scanner_problem is None
                 self._live = Live(decoded.policy, Renderer(has_scanner=has_scanner))
+                self._live.tell_start(decoded.problems)
                 if not has_scanner:
                     event("header mode: bodies are not read", logging.WARNING, reason=self._scanner_problem)
                 return await self._serve(binary, state)
@@ -115,26 +119,34 @@ class Agent:
         live = self._live
         self._recorder = Recorder(live.metrics, live.in_force.attribution)
         self._ads = AdsServer(state.xds_socket, on_event=self._on_xds)
-        self._logs = logs = LogReceiver(state.log_socket, self._recorder.record)
+        self._logs = LogReceiver(state.log_socket, self._recorder.record)
         self._publish(live.in_force.snapshot)
         self._renew_exporter()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        await self._ads.start()
-        await logs.start()
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(self._close_exporter)
+            try:
+                await self._ads.start()
+                opened.push_async_callback(self._ads.stop, 0.1)
+                await self._logs.start()
+                opened.push_async_callback(self._logs.stop, 0.1)
+                await self._start_admin(opened)
+            except (AdsRefused, OSError) as error:
+                raise AgentRefused(f"a socket of the agent cannot be opened: {error}") from error
+            self._envoy = EnvoyProcess(self._envoy_options(binary, state), self._on_envoy)
+            try:
+                return await self._until_stopped(self._envoy)
+            finally:
+                await self._envoy.stop()
+
+    async def _start_admin(self, opened: contextlib.AsyncExitStack) -> None:
         runner = web.AppRunner(make_app(self), access_log=None)
         await runner.setup()
-        host, port = split_address(live.in_force.policy.settings.admin)
+        opened.push_async_callback(runner.cleanup)
+        host, port = split_address(self._live.in_force.policy.settings.admin)
         await web.TCPSite(runner, host, port).start()
-        self._envoy = EnvoyProcess(self._envoy_options(binary, state), self._on_envoy)
-        try:
-            return await self._until_stopped()
-        finally:
-            await runner.cleanup()
-            await self._ads.stop(0.1)
-            await logs.stop(0.1)
-            await self._close_exporter()
 
     def _envoy_options(self, binary: Path, state: StateDir) -> EnvoyOptions:
         def bootstrap(node_id: str) -> bytes:
@@ -151,12 +163,10 @@ class Agent:
             timing=Timing(drain_ms=self._options.drain_ms),
         )
 
-    async def _until_stopped(self) -> int:
+    async def _until_stopped(self, envoy: EnvoyProcess) -> int:
         """Start Envoy, serve, drain. Losing Envoy for good ends the run with EnvoyFailed."""
-        envoy = self._envoy
-        assert envoy is not None
         stopping = asyncio.create_task(self._stop.wait())
-        starting = asyncio.create_task(envoy.start())
+        starting = asyncio.create_task(self._start(envoy))
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
         if self._stop.is_set():
             await envoy.stop()
@@ -164,24 +174,30 @@ class Agent:
             await asyncio.gather(starting, return_exceptions=True)
             return 0
         await starting
-        snapshot = self._live.in_force.snapshot
-        await self._ads.wait_acknowledged(snapshot, ACKNOWLEDGED_WITHIN_S)
         self._announce()
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._watch_policy())
-            confirming = group.create_task(self._confirm_changes())
-            gone = asyncio.create_task(envoy.gone())
+            loops = [group.create_task(self._watch_policy()), group.create_task(self._confirm_changes())]
+            gone = group.create_task(envoy.gone())
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
             self._stop.set()
+            self._is_draining = True
+            event("draining", within_ms=self._options.drain_ms)
             self._logs.expect_end()
             ended = await envoy.stop()
-            watching.cancel()
-            confirming.cancel()
-            gone.cancel()
+            for loop in loops:
+                loop.cancel()
         if ended.text:
             raise EnvoyFailed(ended.text)
         event("stopped", clean=ended.is_clean, cut_requests=ended.cut_requests)
         return 0 if ended.is_clean else 1
+
+    async def _start(self, envoy: EnvoyProcess) -> None:
+        """Return once Envoy serves the first table; EnvoyFailed when it refuses it (the port may have been taken)."""
+        await envoy.start()
+        answer = await self._ads.wait_acknowledged(self._live.in_force.snapshot, ACKNOWLEDGED_WITHIN_S)
+        if answer.refused:
+            texts = "; ".join(node.last_refusal for node in self._ads.status() if node.last_refusal)
+            raise EnvoyFailed(f"Envoy refused its first table: {texts}")
 
     def _announce(self) -> None:
         self._is_ready = True
@@ -195,9 +211,13 @@ class Agent:
 
     def _reload(self) -> None:
         started = time.monotonic()
-        decoded = policy_file.load(self._options.config)
         tracing = self._live.in_force.policy.settings.tracing
-        applied = self._live.apply(decoded.policy, decoded.problems, self._publish)
+        try:
+            decoded = policy_file.load(self._options.config)
+            applied = self._live.apply(decoded.policy, decoded.problems, self._publish)
+        except Exception as error:  # noqa: BLE001 - the outermost loop: a fault of ours must not end the run
+            self._live.refuse_fault(error)
+            return
         if not applied:
             return
         self._recorder.attribution = self._live.in_force.attribution
@@ -208,6 +228,7 @@ class Agent:
     def _publish(self, snapshot: Snapshot) -> None:
         self._ads.publish(snapshot)
         self._live.metrics.snapshot_published()
+        self._unconfirmed += 1
         self._published.set()
 
     async def _confirm_changes(self) -> None:
@@ -221,8 +242,12 @@ class Agent:
             except NotAcknowledged as late:
                 event("Envoy has not answered the published table", logging.WARNING, detail=str(late))
                 continue
-            if not answer.refused:
+            # A later snapshot answers for those before it.
+            for _ in range(self._unconfirmed - bool(answer.refused)):
                 self._live.metrics.snapshot_acked()
+            if answer.refused:
+                self._live.metrics.snapshot_refused()
+            self._unconfirmed = 0
 
     def _renew_exporter(self) -> None:
         """Send spans where the policy in force says; the exporter before it delivers what it has and ends."""
@@ -241,14 +266,14 @@ class Agent:
     async def _close_exporter(self) -> None:
         if self._recorder.exporter is not None:
             await self._recorder.exporter.close(EXPORT_DEADLINE_S)
-        for task in self._exporter_tasks:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._exporter_tasks, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
 
-    def _in_background(self, work: object) -> None:
-        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-        self._exporter_tasks.add(task)
-        task.add_done_callback(self._exporter_tasks.discard)
+    def _in_background(self, work: Coroutine[None, None, object]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _on_signal(self) -> None:
         if self._stop.is_set() and self._envoy is not None:
@@ -257,7 +282,6 @@ class Agent:
 
     def _on_xds(self, happened: XdsEvent) -> None:
         if isinstance(happened, ResourceRefused) and happened.is_final:
-            self._live.metrics.snapshot_refused()
             event(
                 "Envoy refused a resource, it keeps the last good one",
                 logging.ERROR,
@@ -290,7 +314,7 @@ class Agent:
     # ---- what the admin server asks (admin.AdminSource)
 
     def health(self) -> Json:
-        """Return `status` (starting, ready or degraded) and the reasons."""
+        """Return `status` (starting, ready, degraded or draining) and the reasons."""
         reasons = [problem.render() for problem in self._live.problems]
         refused = [
             f"Envoy refused {refusal.type_url.label} {refusal.name}: {refusal.text}"
@@ -299,15 +323,20 @@ class Agent:
             for kind in node.types
             for refusal in kind.refused
         ]
-        if self._is_ready and self._envoy is not None and not self._envoy.is_serving:
+        if self._is_ready and not self._is_draining and self._envoy is not None and not self._envoy.is_serving:
             reasons.append("Envoy is not serving; it is being restarted")
+        status = "degraded" if reasons or refused else "ready"
+        if self._is_draining or not self._is_ready:
+            status = "draining" if self._is_draining else "starting"
         view: Json = {
-            "status": "starting" if not self._is_ready else "degraded" if reasons or refused else "ready",
+            "status": status,
             "version": self._live.in_force.snapshot.version,
             "bodies": "read" if self._scanner_problem is None else f"not read (header mode): {self._scanner_problem}",
         }
         if reasons or refused:
             view["degraded"] = [*reasons, *refused]
+        if self._live.warnings:
+            view["warnings"] = [problem.render() for problem in self._live.warnings]
         if self._live.pending:
             view["nextStart"] = list(self._live.pending)
         return view

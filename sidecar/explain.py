@@ -9,16 +9,16 @@ from pathlib import Path
 
 from pointsman.router.build import build_table
 from pointsman.router.decide import decide
-from pointsman.router.request import Request, on_the_wire
 from pointsman.sidecar.policy_report import load_or_report
+from pointsman.sidecar.question import QuestionRefused, ask
 from pointsman.sidecar.views import decision_lines, decision_view
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("-c", "--config", type=Path, required=True, help="policy file or directory")
-    parser.add_argument("-X", "--method", default="POST")
-    parser.add_argument("--path", default="/v1/chat/completions")
+    parser.add_argument("-X", "--method", default="POST", help="default POST")
+    parser.add_argument("--path", default="/v1/chat/completions", help="default /v1/chat/completions")
     parser.add_argument("-H", "--header", action="append", default=[], metavar="NAME:VALUE", help="may be repeated")
     parser.add_argument("--model", help='the body\'s model; the body is then {"model": …}')
     parser.add_argument("-d", "--body", help="the body; @FILE reads a file")
@@ -32,9 +32,15 @@ def run(arguments: argparse.Namespace) -> int:
     if policy is None:
         return 2
     try:
-        request = _request(arguments)
-    except (ValueError, OSError) as error:
-        print(f"pointsman explain: {error}", file=sys.stderr)
+        request = ask(
+            method=arguments.method,
+            path=arguments.path,
+            headers=arguments.header,
+            model=arguments.model,
+            body=_body(arguments.body),
+        )
+    except QuestionRefused as refused:
+        print(f"pointsman explain: {refused}", file=sys.stderr)
         return 2
     decision = decide(request, build_table(policy), reads_body=not arguments.header_mode)
     if arguments.json:
@@ -44,18 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _request(arguments: argparse.Namespace) -> Request:
-    headers = []
-    for text in arguments.header:
-        name, colon, value = text.partition(":")
-        if not colon or not name.strip():
-            raise ValueError(f"--header must be NAME:VALUE, found {text!r}")
-        headers.append((name.strip().lower(), on_the_wire(value.strip())))
-    body: bytes | None = None
-    if arguments.body is not None:
-        body = Path(arguments.body[1:]).read_bytes() if arguments.body.startswith("@") else arguments.body.encode()
-    elif arguments.method.upper() not in ("GET", "HEAD"):
-        body = json.dumps({"model": arguments.model} if arguments.model else {}).encode()
-    if body is not None and not any(name == "content-type" for name, _ in headers):
-        headers.append(("content-type", "application/json"))
-    return Request(arguments.method.upper(), arguments.path, tuple(headers), body)
+def _body(text: str | None) -> bytes | None:
+    if text is None or not text.startswith("@"):
+        return None if text is None else text.encode()
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise QuestionRefused(f"--body: {text[1:]} cannot be read: {error.strerror}") from error

@@ -45,6 +45,6 @@ def start_logging(level: str, stream: TextIO | None = None) -> None:
     logging.getLogger(LOGGER).setLevel(level.upper())
 
 
-def event(message: str, level: int = logging.INFO, /, **fields: object) -> None:
-    """Log one state change with its fields."""
-    logging.getLogger(LOGGER).log(level, message, extra={"fields": fields})
+def event(message: str, level: int = logging.INFO, /, *, error: Exception | None = None, **fields: object) -> None:
+    """Log one state change with its fields, and with the trace of the error that caused it."""
+    logging.getLogger(LOGGER).log(level, message, extra={"fields": fields}, exc_info=error)

@@ -45,6 +45,7 @@ class Live:
         """Take the first policy; SnapshotRefused when Envoy resources cannot be made of it."""
         self._renderer = renderer
         self.problems: tuple[Problem, ...] = ()
+        self.warnings: tuple[Problem, ...] = ()
         self.pending: tuple[str, ...] = ()
         self.in_force = self._make(policy, None)
         self.metrics = Metrics(policy, version=_version())
@@ -57,7 +58,10 @@ class Live:
             return False
         before = self.in_force
         policy = self._keep_fixed(policy, before.policy.settings)
+        self._tell_warnings(problems)
         if policy == before.policy:
+            if self.problems:
+                event("policy is again the one in force", version=before.snapshot.version)
             self.problems = ()
             return False
         try:
@@ -70,8 +74,30 @@ class Live:
         publish(made.snapshot)
         self.metrics.adopt(policy)
         self.metrics.policy_reloaded(is_applied=True)
-        event("policy in force", version=made.snapshot.version, rows=sum(1 for _ in made.table.rows()))
+        self._tell_in_force()
         return True
+
+    def tell_start(self, problems: tuple[Problem, ...]) -> None:
+        """Log the first policy, and what `check` would warn of."""
+        self._tell_in_force()
+        self._tell_warnings(problems)
+
+    def refuse_fault(self, error: Exception) -> None:
+        """Keep the last good policy after a fault of ours: the policy may be right, we could not take it."""
+        event("fault while a policy change was read", logging.ERROR, error=error)
+        self._refuse((_as_problem(f"pointsman could not take it ({type(error).__name__}); report this, with the log"),))
+
+    def _tell_in_force(self) -> None:
+        made = self.in_force
+        event("policy in force", version=made.snapshot.version, rows=sum(1 for _ in made.table.rows()))
+
+    def _tell_warnings(self, problems: tuple[Problem, ...]) -> None:
+        warnings = tuple(problem for problem in problems if problem.severity is Severity.WARNING)
+        if warnings != self.warnings:
+            self.warnings = warnings
+            if warnings:
+                shown = [problem.render() for problem in warnings[:MAX_LOGGED_PROBLEMS]]
+                event("policy has warnings", logging.WARNING, problems=shown, problem_count=len(warnings))
 
     def _make(self, policy: Policy, before: InForce | None) -> InForce:
         table = build_table(policy)
@@ -105,6 +131,8 @@ class Live:
             self.pending = changed
             if changed:
                 event("settings that take effect at the next start", logging.WARNING, settings=list(changed))
+            else:
+                event("no settings wait for the next start")
         if not changed:
             return policy
         kept = {name: getattr(running, name) for name in changed}

@@ -1,23 +1,22 @@
 /* pmscan: an Envoy HTTP dynamic module (Envoy 1.40, ABI v0.2.0) with two filters.
  *
  * `scan` (downstream, before the router) decides from a request's body which model it asks for: header x-pm-model and a
- * cleared route cache; parameters and, from the answer, token counts go to dynamic metadata `pointsman`. Refuses bodies
- * that no server could read (400), other media types on JSON paths (415), bodies that are too large (413). It turns the
- * route's x-pointsman-reason into what the client sees. Bodies and answers are never changed.
+ * cleared route cache; parameters and, from the answer, token counts go to dynamic metadata (scan_metadata.h). Refuses
+ * bodies that no server could read (400), other media types on JSON paths (415), bodies that are too large (413). It
+ * turns the route's x-pointsman-reason into what the client sees. Bodies and answers are never changed.
  * `rewrite` (upstream, on a cluster) replaces the bytes of the top-level `model` values by what x-pm-rewrite says.
  *
  * Envoy calls the functions marked PM_HOOK and answers those named envoy_dynamic_module_callback_*. The pure parts are
- * scan_text.h, scan_utf8.h, scan_request.h, scan_answer.h and scan_headers.h. No text of a body is ever logged or sent
- * back. */
+ * scan_text.h, scan_utf8.h, scan_request.h, scan_answer.h, scan_metadata.h and scan_headers.h. No text of a body is
+ * ever logged or sent back. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <stdio.h>
 #include <time.h>
 
 #include "scan_abi.h"
-#include "scan_answer.h"
 #include "scan_config.h"
-#include "scan_request.h"
+#include "scan_metadata.h"
 
 /* Envoy resolves these at load time whether it will call them or not. */
 #define PM_UNUSED_HOOK(name) \
@@ -63,12 +62,11 @@ enum answer { ANSWER_PASSED, ANSWER_JSON, ANSWER_SSE };
 struct filter {
   const struct config *config;
   uint8_t body, answer;
-  bool answered;         /* what the answer said is in the metadata */
+  bool accepted;         /* the request's body was read whole and is fine */
   bool must_say;         /* a body of no bytes is refused as an empty one */
   bool has_length;       /* the request came with a content-length */
-  bool has_first_chunk;
   uint64_t seen;         /* bytes of the request's body so far */
-  double first_chunk_ms;
+  uint64_t first_chunk_ns; /* from the request's head on; 0: there was none */
   struct timespec began;
   size_t name_size;      /* rewrite: the names that the server accepts */
   char *name;
@@ -271,42 +269,11 @@ static void each_chunk(void *envoy, int type, feed_slice feed, void *to) {
 
 static bool feed_request(void *to, const pm_byte *bytes, size_t size) { return pm_request_feed(to, bytes, size); }
 
-/* Metadata `pointsman`, key by key: a serialized Struct in one call costs Envoy half as much again (measured). */
-static void put_number(void *envoy, struct pm_view key, double value) {
-  envoy_dynamic_module_callback_http_set_dynamic_metadata_number(envoy, PM_VIEW("pointsman"), key, value);
-}
-
-static void put_text(void *envoy, struct pm_view key, const char *text, size_t size) {
-  envoy_dynamic_module_callback_http_set_dynamic_metadata_string(envoy, PM_VIEW("pointsman"), key,
-                                                                 (struct pm_view){text, size});
-}
-
-static void put_bool(void *envoy, struct pm_view key, bool value) {
-  envoy_dynamic_module_callback_http_set_dynamic_metadata_bool(envoy, PM_VIEW("pointsman"), key, value);
-}
-
-static struct pm_view named(const char *name) { return (struct pm_view){name, strlen(name)}; }
-
-static void put_request(void *envoy, const struct pm_request *r) {
-  for (uint8_t field = PM_FIELD_TEMPERATURE; field <= PM_FIELD_N; field++)
-    if (field != PM_FIELD_MAX_TOKENS && pm_has(r, field))
-      put_number(envoy, named(pm_field_name[field]), r->number[field]);
-  double tokens;
-  if (pm_request_max_tokens(r, &tokens)) put_number(envoy, PM_VIEW("max_tokens"), tokens);
-  if (pm_has(r, PM_FIELD_STOP)) put_number(envoy, PM_VIEW("stop_count"), r->number[PM_FIELD_STOP]);
-  if (pm_has(r, PM_FIELD_STREAM)) put_bool(envoy, PM_VIEW("stream"), r->number[PM_FIELD_STREAM] != 0);
-  if (pm_has(r, PM_FIELD_EFFORT) && pm_is_printable(r->effort, r->effort_size))
-    put_text(envoy, PM_VIEW("reasoning_effort"), r->effort, r->effort_size);
-}
-
-/* An accepted body: its model routes, its parameters are noted. */
-static void apply_request(void *envoy, const struct pm_request *r) {
-  put_request(envoy, r);
+/* An accepted body: its model routes. */
+static void route_request(void *envoy, const struct pm_request *r) {
   struct pm_view model = {r->model, r->model_size};
-  bool sane = r->model_seen && pm_is_printable(model.ptr, model.size);
-  if (sane) put_text(envoy, PM_VIEW("model"), model.ptr, model.size);
   if (!r->model_seen || pm_same(model, PM_VIEW("auto"))) return;
-  if (!sane) model = PM_VIEW("?"); /* no policy can name it */
+  if (!pm_is_printable(model.ptr, model.size)) model = PM_VIEW("?"); /* no policy can name it */
   envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, PM_VIEW("x-pm-model"), model);
   envoy_dynamic_module_callback_http_clear_route_cache(envoy);
 }
@@ -317,7 +284,8 @@ static bool scan_request_end(void *envoy, struct filter *f) {
   f->body = BODY_PASSED;
   if (f->seen == 0 && !f->must_say) return true; /* a body of no bytes is no body */
   if (!pm_request_finish(r)) return refuse_body(envoy, r), false;
-  apply_request(envoy, r);
+  f->accepted = true;
+  route_request(envoy, r);
   return true;
 }
 
@@ -395,23 +363,20 @@ static bool feed_sse(void *to, const pm_byte *bytes, size_t size) {
 static void note_first_chunk(struct filter *f) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  f->has_first_chunk = true;
-  f->first_chunk_ms = (double)(now.tv_sec - f->began.tv_sec) * 1e3 + (double)(now.tv_nsec - f->began.tv_nsec) / 1e6;
+  f->first_chunk_ns = (uint64_t)((now.tv_sec - f->began.tv_sec) * 1000000000ll + (now.tv_nsec - f->began.tv_nsec));
 }
 
-/* Once: at the answer's end, or when the stream ends without one. */
-static void answer_end(void *envoy, struct filter *f) {
-  struct pm_answer *a = &f->reply;
-  if (f->answer == ANSWER_PASSED || f->answered) return;
-  f->answered = true;
-  pm_answer_finish(a);
-  for (int count = 0; count < PM_COUNTS; count++)
-    if (a->present >> count & 1) put_number(envoy, named(pm_count_name[count]), a->count[count]);
-  if (a->finishes_size) put_text(envoy, PM_VIEW("finish_reasons"), a->finishes, a->finishes_size);
-  if (a->model_size) put_text(envoy, PM_VIEW("response_model"), a->model, a->model_size);
-  if (a->id_size) put_text(envoy, PM_VIEW("response_id"), a->id, a->id_size);
-  if (f->has_first_chunk) put_number(envoy, PM_VIEW("first_chunk_ms"), f->first_chunk_ms);
-  if (a->stream_done) put_bool(envoy, PM_VIEW("stream_done"), true);
+/* ---- what is said ---- */
+
+/* The only place where metadata is written: Envoy calls it once, however the request ended. */
+static void tell(void *envoy, struct filter *f) {
+  struct pm_said said;
+  bool answered = f->answer != ANSWER_PASSED;
+  if (!f->accepted && !answered) return;
+  if (answered) pm_answer_finish(&f->reply);
+  if (pm_said_write(&said, f->accepted ? &f->request : NULL, answered ? &f->reply : NULL, f->first_chunk_ns))
+    envoy_dynamic_module_callback_http_set_dynamic_metadata_string(envoy, PM_VIEW("pointsman"), PM_VIEW("said"),
+                                                                   (struct pm_view){said.text, said.size});
 }
 
 #include "scan_rewrite.h" /* shares struct filter and the helpers above */
@@ -464,19 +429,15 @@ PM_HOOK int envoy_dynamic_module_on_http_filter_response_body(void *envoy, void 
   struct filter *f = filter;
   if (f == NULL || f->answer == ANSWER_PASSED) return CONTINUE;
   bool sse = f->answer == ANSWER_SSE;
-  if (sse && !f->has_first_chunk && envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_RESPONSE))
+  if (sse && f->first_chunk_ns == 0 && envoy_dynamic_module_callback_http_get_body_size(envoy, RECEIVED_RESPONSE))
     note_first_chunk(f);
   each_chunk(envoy, RECEIVED_RESPONSE, sse ? feed_sse : feed_json, &f->reply);
-  if (end) answer_end(envoy, f);
   return CONTINUE;
 }
 
-PM_HOOK int envoy_dynamic_module_on_http_filter_response_trailers(void *envoy, void *filter) {
-  if (filter != NULL) answer_end(envoy, filter);
-  return CONTINUE;
-}
+PM_HOOK int envoy_dynamic_module_on_http_filter_response_trailers(void *envoy, void *filter) { return CONTINUE; }
 
 /* Before the access log is written, also when the client left early. */
 PM_HOOK void envoy_dynamic_module_on_http_filter_stream_complete(void *envoy, void *filter) {
-  if (filter != NULL) answer_end(envoy, filter);
+  if (filter != NULL) tell(envoy, filter);
 }

@@ -33,12 +33,8 @@ extern bool envoy_dynamic_module_callback_http_get_body_chunks(void *envoy, int 
 extern bool envoy_dynamic_module_callback_http_received_buffered_request_body(void *envoy);
 extern bool envoy_dynamic_module_callback_http_append_body(void *envoy, int type, struct pm_view data);
 extern bool envoy_dynamic_module_callback_http_drain_body(void *envoy, int type, size_t size);
-extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_number(void *envoy, struct pm_view name,
-                                                                           struct pm_view key, double value);
 extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_string(void *envoy, struct pm_view name,
                                                                            struct pm_view key, struct pm_view value);
-extern void envoy_dynamic_module_callback_http_set_dynamic_metadata_bool(void *envoy, struct pm_view name,
-                                                                         struct pm_view key, bool value);
 extern void envoy_dynamic_module_callback_http_send_response(void *envoy, uint32_t status,
                                                              const struct header *headers, size_t header_count,
                                                              struct pm_view body, struct pm_view details);

@@ -15,6 +15,7 @@ enum {
   PM_WORD_MAX = 32,     /* longer than any key; a finish reason may be as long */
   PM_LABEL_MAX = 128,   /* id and model */
   PM_FINISHES_MAX = 8,
+  PM_COUNT_DIGITS = 15,
 };
 
 /* A container on a path that is followed. */
@@ -50,9 +51,6 @@ enum pm_word {
 
 enum pm_count { PM_COUNT_INPUT, PM_COUNT_OUTPUT, PM_COUNT_CACHED, PM_COUNT_REASONING, PM_COUNTS };
 
-static const char *const pm_count_name[PM_COUNTS] = {"input_tokens", "output_tokens", "cached_tokens",
-                                                     "reasoning_tokens"};
-
 enum pm_answer_state { PM_BETWEEN, PM_AT_STRING, PM_AT_COUNT, PM_SKIPPING };
 
 enum pm_line_state { PM_LINE_START, PM_LINE_SPACE, PM_LINE_DATA, PM_LINE_OTHER };
@@ -61,7 +59,7 @@ enum pm_line_state { PM_LINE_START, PM_LINE_SPACE, PM_LINE_DATA, PM_LINE_OTHER }
 struct pm_answer {
   struct pm_string string;
   struct pm_capture capture;
-  double count[PM_COUNTS];
+  uint64_t count[PM_COUNTS];
   uint64_t number;
   uint32_t skipped;        /* open brackets off the path */
   uint8_t state, line_state;
@@ -203,8 +201,8 @@ static void pm_answer_string_ended(struct pm_answer *a) {
 static void pm_count_ended(struct pm_answer *a, bool whole) {
   uint8_t count = pm_count_of(pm_here(a), a->word);
   a->word = PM_WORD_NONE;
-  if (!whole || count == PM_COUNTS || a->digits > 15) return; /* 10^15 tokens is no count */
-  a->count[count] = (double)a->number;
+  if (!whole || count == PM_COUNTS || a->digits > PM_COUNT_DIGITS) return; /* 10^15 tokens is no count */
+  a->count[count] = a->number;
   a->present |= (uint8_t)(1u << count);
 }
 

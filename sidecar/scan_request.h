@@ -34,7 +34,7 @@ enum pm_refusal {
   PM_MODEL_TOO_LONG,
 };
 
-/* What the scanner looks for; the numbers up to PM_FIELD_N are reported as numbers under pm_field_name. */
+/* What the scanner looks for; the first ten are numbers. */
 enum pm_field {
   PM_FIELD_NONE,
   PM_FIELD_TEMPERATURE,
@@ -52,6 +52,7 @@ enum pm_field {
   PM_FIELD_EFFORT,
   PM_FIELD_STOP,
   PM_FIELDS,
+  PM_NUMBERS = PM_FIELD_MAX_OUTPUT_TOKENS + 1,
 };
 
 enum pm_request_state {
@@ -74,8 +75,8 @@ struct pm_request {
   uint64_t position;       /* bytes fed so far */
   struct pm_string string;
   struct pm_capture capture; /* into == NULL: the string or number is not collected */
-  double number[PM_FIELDS];
   uint32_t present;        /* bit per pm_field */
+  uint32_t stop_count;
   uint16_t depth;
   uint16_t model_size;
   uint8_t effort_size;
@@ -86,6 +87,7 @@ struct pm_request {
   uint8_t bom;             /* bytes of a byte order mark seen */
   bool key_cut;            /* the key is being collected, as it is cut or has escapes */
   bool stop_array;
+  bool stream;
   bool model_seen, model_bad, model_long;
   uint8_t span_count;      /* places of `model` values, quotes left out; beyond PM_SPANS_MAX it says one more */
   struct pm_utf8 utf8;
@@ -95,26 +97,10 @@ struct pm_request {
     uint64_t from, to;
   } spans[PM_SPANS_MAX];
   char key[PM_KEY_MAX];
-  char text[PM_EFFORT_MAX];
+  uint8_t number_size[PM_NUMBERS];
+  char number[PM_NUMBERS][PM_NUMBER_MAX + 1]; /* as sent, so that large integers stay exact */
   char effort[PM_EFFORT_MAX];
   char model[PM_MODEL_MAX];
-};
-
-static const char *const pm_field_name[PM_FIELDS] = {
-    [PM_FIELD_TEMPERATURE] = "temperature",
-    [PM_FIELD_TOP_P] = "top_p",
-    [PM_FIELD_TOP_K] = "top_k",
-    [PM_FIELD_MAX_TOKENS] = "max_tokens",
-    [PM_FIELD_FREQUENCY_PENALTY] = "frequency_penalty",
-    [PM_FIELD_PRESENCE_PENALTY] = "presence_penalty",
-    [PM_FIELD_SEED] = "seed",
-    [PM_FIELD_N] = "n",
-    [PM_FIELD_MAX_COMPLETION_TOKENS] = "max_completion_tokens",
-    [PM_FIELD_MAX_OUTPUT_TOKENS] = "max_output_tokens",
-    [PM_FIELD_MODEL] = "model",
-    [PM_FIELD_STREAM] = "stream",
-    [PM_FIELD_EFFORT] = "reasoning_effort",
-    [PM_FIELD_STOP] = "stop",
 };
 
 #define PM_IS(name) (memcmp(key, name, sizeof(name) - 1) == 0)
@@ -145,7 +131,7 @@ static inline void pm_request_start(struct pm_request *r) { memset(r, 0, offseto
 
 PM_INLINE bool pm_has(const struct pm_request *r, enum pm_field field) { return r->present >> field & 1; }
 PM_INLINE bool pm_is_number(uint8_t field) {
-  return field >= PM_FIELD_TEMPERATURE && field <= PM_FIELD_MAX_OUTPUT_TOKENS;
+  return field >= PM_FIELD_TEMPERATURE && field < PM_NUMBERS;
 }
 PM_INLINE bool pm_is_space(pm_byte c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
@@ -186,15 +172,15 @@ static void pm_value_begins(struct pm_request *r, pm_byte c, uint64_t at) {
     } else if (r->field == PM_FIELD_EFFORT) {
       pm_capture_start(&r->capture, r->effort, PM_EFFORT_MAX);
     } else if (r->field == PM_FIELD_STOP) {
-      r->present |= 1u << PM_FIELD_STOP, r->number[PM_FIELD_STOP] = 1;
+      r->present |= 1u << PM_FIELD_STOP, r->stop_count = 1;
     }
   } else if (c == '[') {
     if (r->field == PM_FIELD_STOP) {
       r->stop_array = true;
-      r->present |= 1u << PM_FIELD_STOP, r->number[PM_FIELD_STOP] = 0;
+      r->present |= 1u << PM_FIELD_STOP, r->stop_count = 0;
     }
   } else if (c == '-' || pm_is_digit(c)) {
-    if (pm_is_number(r->field)) pm_capture_start(&r->capture, r->text, PM_NUMBER_MAX);
+    if (pm_is_number(r->field)) pm_capture_start(&r->capture, r->number[r->field], PM_NUMBER_MAX);
   }
 }
 
@@ -212,13 +198,21 @@ static void pm_string_ended(struct pm_request *r, uint64_t at) {
   r->capture.into = NULL;
 }
 
+/* Only a number with an exponent can be beyond what a double holds: PM_NUMBER_MAX digits are not. */
+static bool pm_is_finite(const char *text, size_t size) {
+  if (memchr(text, 'e', size) == NULL && memchr(text, 'E', size) == NULL) return true;
+  return isfinite(strtod(text, NULL));
+}
+
 static void pm_number_ended(struct pm_request *r) {
-  if (r->capture.into != NULL && !r->capture.over) {
-    r->text[r->capture.size] = 0;
-    double value = strtod(r->text, NULL);
-    if (isfinite(value)) r->present |= 1u << r->field, r->number[r->field] = value;
-  }
+  char *text = r->capture.into;
+  uint32_t size = r->capture.size;
   r->capture.into = NULL;
+  if (text == NULL || r->capture.over) return;
+  text[size] = 0;
+  if (!pm_is_finite(text, size)) return;
+  r->number_size[r->field] = (uint8_t)size;
+  r->present |= 1u << r->field;
 }
 
 /* ---- tokens ---- */
@@ -345,7 +339,7 @@ value:
 any_value:
   if (r->depth <= 2) {
     if (r->depth == 1 && r->field) pm_value_begins(r, *p, PM_AT(p));
-    else if (r->depth == 2 && r->stop_array) r->number[PM_FIELD_STOP]++;
+    else if (r->depth == 2 && r->stop_array) r->stop_count++;
   }
   if (*p == '"') {
     r->string = (struct pm_string){0};
@@ -399,7 +393,7 @@ in_literal:
   }
   if (r->depth == 1 && r->field == PM_FIELD_STREAM && r->literal[-1] == 'e') { /* "rue" or "alse" */
     r->present |= 1u << PM_FIELD_STREAM;
-    r->number[PM_FIELD_STREAM] = r->literal[-2] == 'u';
+    r->stream = r->literal[-2] == 'u';
   }
 
 after:
@@ -451,12 +445,12 @@ static inline bool pm_is_printable(const char *text, size_t size) {
   return size > 0;
 }
 
-/* max_completion_tokens, else max_output_tokens, else max_tokens; false: none of them. */
-static inline bool pm_request_max_tokens(const struct pm_request *r, double *tokens) {
+/* max_completion_tokens, else max_output_tokens, else max_tokens; PM_FIELD_NONE: none of them. */
+static inline uint8_t pm_max_tokens_field(const struct pm_request *r) {
   static const uint8_t order[] = {PM_FIELD_MAX_COMPLETION_TOKENS, PM_FIELD_MAX_OUTPUT_TOKENS, PM_FIELD_MAX_TOKENS};
   for (size_t i = 0; i < sizeof order; i++)
-    if (pm_has(r, order[i])) return *tokens = r->number[order[i]], true;
-  return false;
+    if (pm_has(r, order[i])) return order[i];
+  return PM_FIELD_NONE;
 }
 
 #endif

@@ -281,6 +281,12 @@ PM_INLINE void pm_capture_flush(struct pm_capture *c, uint32_t waiting) {
 }
 
 PM_NOINLINE void pm_capture_feed(struct pm_capture *c, const pm_byte *p, const pm_byte *end) {
+  size_t size = (size_t)(end - p);
+  if (!c->hex_left && !c->after && !c->surrogate && size <= c->room - c->size && memchr(p, '\\', size) == NULL) {
+    memcpy(c->into + c->size, p, size); /* the common case: plain, and it fits */
+    c->size += (uint32_t)size;
+    return;
+  }
   for (; p < end; p++) {
     pm_byte b = *p;
     if (c->hex_left) {

@@ -87,7 +87,7 @@ def decision_lines(decision: Decision) -> list[str]:
             lines.append(f"{'':<9}{mark} {candidate.target}: {candidate.why}")
         for arm in decision.row.arms:
             rungs = " > ".join(_rung_view(rung) for rung in arm.ladder.rungs)
-            lines.append(f"{'arm':<9}{arm.base / 100:g} % {row_reason(decision.row, rungs)}")
+            lines.append(f"{'arm':<9}{arm.base / 100:g} % {ladder_text(decision.row, rungs)}")
     if decision.refusal is not None:
         lines.append(f"{'answer':<9}{decision.refusal.status} {decision.refusal.message}")
     elif decision.listed_models is not None:
@@ -97,11 +97,12 @@ def decision_lines(decision: Decision) -> list[str]:
     return lines
 
 
-def row_reason(row: Row, rungs: str) -> str:
+def ladder_text(row: Row, rungs: str) -> str:
     """Return an arm's ladder with what a retry needs, for a terminal."""
     if row.retries == 0:
         return rungs
-    return f"{rungs}   ({row.retries} retries on {', '.join(row.retry_on)})"
+    times = "1 retry" if row.retries == 1 else f"{row.retries} retries"
+    return f"{rungs}   ({times} on {', '.join(row.retry_on)})"
 
 
 def xds_view(nodes: Iterable[NodeStatus]) -> Json:

@@ -85,6 +85,9 @@ if TYPE_CHECKING:
         DownstreamConnectionsConfig as DownstreamConnectionsConfig,
     )
     from envoy.extensions.resource_monitors.fixed_heap.v3.fixed_heap_pb2 import FixedHeapConfig as FixedHeapConfig
+    from envoy.extensions.retry.host.previous_hosts.v3.previous_hosts_pb2 import (
+        PreviousHostsPredicate as PreviousHostsPredicate,
+    )
     from envoy.extensions.retry.priority.previous_priorities.v3.previous_priorities_config_pb2 import (
         PreviousPrioritiesConfig as PreviousPrioritiesConfig,
     )
@@ -189,6 +192,7 @@ else:
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
     )
     FixedHeapConfig = _message_class("envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig")
+    PreviousHostsPredicate = _message_class("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate")
     PreviousPrioritiesConfig = _message_class(
         "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig"
     )
@@ -290,6 +294,7 @@ __all__ = [
     "Node",
     "OpenTelemetryConfig",
     "OverloadManager",
+    "PreviousHostsPredicate",
     "PreviousPrioritiesConfig",
     "RawBuffer",
     "Resource",

@@ -93,6 +93,7 @@ def _target_cluster(spec: TargetSpec) -> Cluster:
         cluster.eds_cluster_config.eds_config.resource_api_version = V3
     else:
         cluster.type = Cluster.STRICT_DNS
+        cluster.dns_lookup_family = Cluster.V4_PREFERRED
         cluster.load_assignment.CopyFrom(_assignment(spec))
     cluster.common_lb_config.healthy_panic_threshold.value = 0
     cluster.common_lb_config.update_merge_window.SetInParent()

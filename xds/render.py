@@ -66,6 +66,7 @@ def _otlp_cluster(address: str) -> Cluster:
     """The trace collector; Envoy drops spans that it cannot deliver and counts them."""
     host, port = split_address(address)
     cluster = Cluster(name=OTLP_CLUSTER, type=Cluster.STATIC if is_ip(host) else Cluster.STRICT_DNS)
+    cluster.dns_lookup_family = Cluster.V4_PREFERRED
     cluster.connect_timeout.FromMilliseconds(1_000)
     cluster.load_assignment.cluster_name = OTLP_CLUSTER
     endpoint = cluster.load_assignment.endpoints.add().lb_endpoints.add().endpoint

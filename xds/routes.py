@@ -37,7 +37,16 @@ from pointsman.router.table import (
     Table,
 )
 from pointsman.xds import matchers
-from pointsman.xds.api import Any, HeaderValueOption, Matcher, PreviousPrioritiesConfig, Route, RouteConfiguration, pack
+from pointsman.xds.api import (
+    Any,
+    HeaderValueOption,
+    Matcher,
+    PreviousHostsPredicate,
+    PreviousPrioritiesConfig,
+    Route,
+    RouteConfiguration,
+    pack,
+)
 from pointsman.xds.names import (
     METADATA,
     MODEL_HEADER,
@@ -54,6 +63,9 @@ MAX_DIRECT_RESPONSE_BYTES = 1_048_576
 
 RETRY_BASE_MS = 5
 """Back-off before the first retry (doubles, jittered): retries go to another rung, so they need not wait long."""
+
+HOST_SELECTION_ATTEMPTS = 5
+"""How often Envoy looks for an endpoint that was not tried before it takes one that was."""
 
 _STATUS = re.compile(r"[0-9]{3}")
 _NUMERIC_HEADERS = (TTFT_HEADER, LATENCY_HEADER, QUALITY_HEADER)
@@ -221,6 +233,10 @@ def _set_retries(route: Route, row: Row) -> None:
     policy.num_retries.value = row.retries
     policy.retry_back_off.base_interval.FromMilliseconds(RETRY_BASE_MS)
     policy.retry_back_off.max_interval.FromMilliseconds(RETRY_BASE_MS * 10)
+    # Where a rung has several endpoints, or is the only one, the retry goes to another endpoint.
+    predicate = policy.retry_host_predicate.add(name="envoy.retry_host_predicates.previous_hosts")
+    predicate.typed_config.CopyFrom(pack(PreviousHostsPredicate()))
+    policy.host_selection_retry_max_attempts = HOST_SELECTION_ATTEMPTS
     policy.retry_priority.name = "envoy.retry_priorities.previous_priorities"
     policy.retry_priority.typed_config.CopyFrom(pack(PreviousPrioritiesConfig(update_frequency=1)))
 

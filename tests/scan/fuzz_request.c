@@ -2,7 +2,7 @@
  *
  * The pieces are copies of their own size, so that the address sanitizer sees a read beyond one. Where they are cut
  * follows from the body itself. */
-#include "../../sidecar/scan_request.h"
+#include "../../sidecar/scan_metadata.h"
 
 #define HOLDS(claim) \
   do {               \
@@ -27,6 +27,17 @@ static void check(const struct pm_request *r, const uint8_t *data, size_t size) 
   }
 }
 
+static void check_said(const struct pm_request *r) {
+  static struct pm_said said;
+  pm_said_write(&said, r, NULL, 0);
+  int separators = 0;
+  for (uint32_t i = 0; i < said.size; i++) {
+    if (said.text[i] == '\n') separators++;
+    else HOLDS(said.text[i] > 0x20 && said.text[i] < 0x7f);
+  }
+  HOLDS(separators == PM_COLUMNS - 1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static struct pm_request whole, cut;
   pm_request_start(&whole);
@@ -48,9 +59,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 
   HOLDS((whole.refusal == PM_ACCEPTED) == (cut.refusal == PM_ACCEPTED));
   if (whole.refusal != PM_ACCEPTED) return 0;
+  check_said(&whole);
   HOLDS(whole.present == cut.present && whole.model_seen == cut.model_seen && whole.span_count == cut.span_count);
   HOLDS(whole.model_size == cut.model_size && memcmp(whole.model, cut.model, whole.model_size) == 0);
-  for (int field = 0; field < PM_FIELDS; field++)
-    if (pm_has(&whole, (enum pm_field)field)) HOLDS(whole.number[field] == cut.number[field]);
+  HOLDS(whole.stop_count == cut.stop_count && whole.stream == cut.stream);
+  for (int field = 0; field < PM_NUMBERS; field++)
+    if (pm_has(&whole, (enum pm_field)field)) HOLDS(strcmp(whole.number[field], cut.number[field]) == 0);
   return 0;
 }

@@ -1,7 +1,6 @@
 /* The pure scanners behind plain functions, for ctypes (pure.py) and the benchmark. */
-#include "../../sidecar/scan_answer.h"
 #include "../../sidecar/scan_headers.h"
-#include "../../sidecar/scan_request.h"
+#include "../../sidecar/scan_metadata.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -46,11 +45,13 @@ EXPORT int pure_model(struct pm_request *r, const char **into) {
 }
 
 EXPORT bool pure_number(struct pm_request *r, int field, double *value) {
-  *value = r->number[field];
-  return pm_has(r, (enum pm_field)field);
+  if (!pm_has(r, (enum pm_field)field)) return false;
+  if (pm_is_number((uint8_t)field)) *value = strtod(r->number[field], NULL);
+  else *value = field == PM_FIELD_STREAM ? r->stream : r->stop_count;
+  return true;
 }
 
-EXPORT bool pure_max_tokens(struct pm_request *r, double *value) { return pm_request_max_tokens(r, value); }
+EXPORT bool pure_max_tokens(struct pm_request *r, double *value) { return pure_number(r, pm_max_tokens_field(r), value); }
 EXPORT int pure_effort(struct pm_request *r, const char **into) {
   *into = r->effort;
   return pm_has(r, PM_FIELD_EFFORT) ? r->effort_size : -1;
@@ -75,7 +76,7 @@ EXPORT void pure_answer(struct pm_answer *a, bool sse, const char *data, size_t 
 }
 
 EXPORT bool pure_count(struct pm_answer *a, int count, double *value) {
-  *value = a->count[count];
+  *value = (double)a->count[count];
   return a->present >> count & 1;
 }
 
@@ -85,6 +86,16 @@ EXPORT int pure_text(struct pm_answer *a, int which, const char **into) {
   return which == 0 ? a->finishes_size : which == 1 ? a->id_size : a->model_size;
 }
 EXPORT bool pure_done(struct pm_answer *a) { return a->stream_done; }
+
+EXPORT size_t pure_said_size(void) { return sizeof(struct pm_said); }
+
+/* said: -1 nothing, else the size of the text; *into points at it. r and a may be NULL. */
+EXPORT int pure_said(struct pm_said *s, const struct pm_request *r, const struct pm_answer *a, uint64_t first_chunk_ns,
+                     const char **into) {
+  bool says = pm_said_write(s, r, a, first_chunk_ns);
+  *into = s->text;
+  return says ? (int)s->size : -1;
+}
 
 EXPORT int pure_media(const char *text, size_t size) { return (int)pm_media_of((struct pm_view){text, size}); }
 

@@ -27,6 +27,14 @@ JSON_PATH = "/v1/chat/completions"
 TYPE = "type.googleapis.com/envoy.extensions"
 WAIT_S = 20
 
+COLUMNS = (
+    *("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed", "n"),
+    *("stop_count", "stream", "model", "reasoning_effort"),
+    *("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "first_chunk_ns"),
+    *("response_model", "response_id", "finish_reasons", "stream_done"),
+)
+"""The columns of scan_metadata.h."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -172,9 +180,19 @@ class Envoy:
             time.sleep(0.01)
         raise AssertionError("no access log entry")
 
-    def metadata(self) -> dict[str, Any]:
-        """Return what the module wrote about the next request in the access log."""
-        return dict(self.entry()["metadata"] or {})
+    def said(self) -> dict[str, str]:
+        """Return what the module wrote about the next request in the access log, by column."""
+        return columns(self.entry())
+
+
+def columns(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the columns of the module's text that are not empty; {} where it said nothing."""
+    metadata = entry["metadata"]
+    if not metadata:
+        return {}
+    assert ["said"] == list(metadata)
+    found = zip(COLUMNS, metadata["said"].split("\n"), strict=True)
+    return {name: text for name, text in found if text}
 
 
 def http2_post(port: int, path: str, pieces: list[bytes], headers: dict[str, str] | None = None) -> None:

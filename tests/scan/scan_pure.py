@@ -75,13 +75,14 @@ class Scanner:
 
     def __init__(self, library: Path) -> None:
         self._lib = lib = ctypes.CDLL(str(library))
-        lib.pure_request_size.restype = lib.pure_answer_size.restype = ctypes.c_size_t
+        lib.pure_request_size.restype = lib.pure_answer_size.restype = lib.pure_said_size.restype = ctypes.c_size_t
         lib.pure_number.restype = lib.pure_max_tokens.restype = ctypes.c_bool
         lib.pure_count.restype = lib.pure_done.restype = ctypes.c_bool
         lib.pure_position.restype = ctypes.c_uint64
         lib.pure_reason.restype = ctypes.c_size_t
         self._request = ctypes.create_string_buffer(lib.pure_request_size())
         self._answer = ctypes.create_string_buffer(lib.pure_answer_size())
+        self._said = ctypes.create_string_buffer(lib.pure_said_size())
 
     def request(self, body: bytes, cuts: Sequence[int] = ()) -> Request:
         """Scan a body that arrives in pieces ending at these offsets (ascending)."""
@@ -116,6 +117,19 @@ class Scanner:
         counts = {name: value.value for i, name in enumerate(COUNTS) if lib.pure_count(a, i, ctypes.byref(value))}
         texts = [self._text(lib.pure_text, a, which) or b"" for which in range(3)]
         return Answer(counts, texts[0], texts[1], texts[2], lib.pure_done(a))
+
+    def said(
+        self, body: bytes | None, answer: bytes | None, first_chunk_ns: int = 0, *, sse: bool = False
+    ) -> str | None:
+        """Return the text that goes to the metadata; None: nothing is said. body: an accepted one."""
+        if body is not None:
+            assert self.request(body).refusal == Refusal.ACCEPTED
+        if answer is not None:
+            self.answer(answer, sse=sse)
+        request = None if body is None else self._request
+        scanned = None if answer is None else self._answer
+        text = self._text(self._lib.pure_said, self._said, request, scanned, ctypes.c_uint64(first_chunk_ns))
+        return None if text is None else text.decode("ascii")
 
     def media(self, content_type: bytes) -> Media:
         """Classify a content-type value."""

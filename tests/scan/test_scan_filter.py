@@ -147,7 +147,7 @@ def test_parameters_are_in_the_metadata_and_nothing_else_of_the_body(envoy: Envo
         "max_completion_tokens": 2,
         "frequency_penalty": -1,
         "presence_penalty": 0,
-        "seed": 7,
+        "seed": 9007199254740993,
         "n": 1,
         "stream": False,
         "stop": ["a", "b"],
@@ -155,9 +155,9 @@ def test_parameters_are_in_the_metadata_and_nothing_else_of_the_body(envoy: Envo
         "user": "secret",
     }
     envoy.request("POST", JSON_PATH, json.dumps(body).encode(), JSON)
-    expected = {key: value for key, value in body.items() if key not in ("messages", "user", "stop")}
+    expected = {key: str(value) for key, value in body.items() if key not in ("messages", "user", "stop")}
     del expected["max_completion_tokens"]
-    assert expected | {"max_tokens": 2, "stop_count": 2} == envoy.metadata()
+    assert expected | {"max_tokens": "2", "stop_count": "2", "stream": "0"} == envoy.said()
 
 
 @pytest.mark.parametrize(
@@ -330,17 +330,18 @@ def test_websocket_upgrade_with_a_json_content_type_passes(envoy: Envoy) -> None
     answer = raw(envoy, head_of("GET", "connection: upgrade", "upgrade: websocket") + b"hello", b"echo:hello")
     assert answer.startswith(b"HTTP/1.1 101")
     assert answer.endswith(b"echo:hello")
-    assert envoy.entry()["route"] == "auto"
+    entry = envoy.entry()
+    assert ("auto", {}) == (entry["route"], scan_lab.columns(entry))
 
 
 # ---- answers ----
 
 
-def answer(envoy: Envoy, server: Server, script: Script) -> tuple[bytes, dict[str, Any]]:
-    """Let the server give this answer; return what the client got and the metadata."""
+def answer(envoy: Envoy, server: Server, script: Script) -> tuple[bytes, dict[str, str]]:
+    """Let the server give this answer; return what the client got and what the module said."""
     server.answers["/answer"] = script
     _, _, body = envoy.request("GET", "/answer")
-    return body, envoy.metadata()
+    return body, envoy.said()
 
 
 SSE = (("content-type", "text/event-stream"),)
@@ -354,29 +355,29 @@ FOUND = {
     "response_id": "c-1",
     "response_model": "m-1",
     "finish_reasons": "stop",
-    "input_tokens": 26,
-    "output_tokens": 8,
-    "stream_done": True,
+    "input_tokens": "26",
+    "output_tokens": "8",
+    "stream_done": "1",
 }
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_sse_answer_in_pieces(envoy: Envoy, server: Server, size: int) -> None:
-    body, metadata = answer(envoy, server, Script(headers=SSE, pieces=tuple(pieces(STREAM, size))))
-    first_chunk_ms = metadata.pop("first_chunk_ms")
-    assert (STREAM, FOUND) == (body, metadata)
-    assert 0 < first_chunk_ms < 5000
+    body, said = answer(envoy, server, Script(headers=SSE, pieces=tuple(pieces(STREAM, size))))
+    first_chunk_ns = int(said.pop("first_chunk_ns"))
+    assert (STREAM, FOUND) == (body, said)
+    assert 0 < first_chunk_ns < 5_000_000_000
 
 
 def test_first_chunk_is_the_first_of_the_body_not_the_head(envoy: Envoy, server: Server) -> None:
-    _, metadata = answer(envoy, server, Script(headers=SSE, pieces=(STREAM,), delay_s=0.2))
-    assert metadata["first_chunk_ms"] >= 200
+    _, said = answer(envoy, server, Script(headers=SSE, pieces=(STREAM,), delay_s=0.2))
+    assert int(said["first_chunk_ns"]) >= 200_000_000
 
 
 def test_sse_answer_that_ends_without_done(envoy: Envoy, server: Server) -> None:
-    _, metadata = answer(envoy, server, Script(headers=SSE, pieces=(STREAM.replace(b"data: [DONE]", b""),)))
-    assert "stream_done" not in metadata
-    assert metadata["output_tokens"] == 8
+    _, said = answer(envoy, server, Script(headers=SSE, pieces=(STREAM.replace(b"data: [DONE]", b""),)))
+    assert "stream_done" not in said
+    assert said["output_tokens"] == "8"
 
 
 def test_json_answer(envoy: Envoy, server: Server) -> None:
@@ -393,24 +394,24 @@ def test_json_answer(envoy: Envoy, server: Server) -> None:
             },
         }
     ).encode()
-    body, metadata = answer(envoy, server, Script(headers=tuple(JSON.items()), pieces=tuple(pieces(text, 10))))
+    body, said = answer(envoy, server, Script(headers=tuple(JSON.items()), pieces=tuple(pieces(text, 10))))
     expected = {
         "response_id": "c-1",
         "response_model": "m-1",
         "finish_reasons": "stop,length",
-        "input_tokens": 1,
-        "output_tokens": 2,
-        "cached_tokens": 3,
-        "reasoning_tokens": 4,
+        "input_tokens": "1",
+        "output_tokens": "2",
+        "cached_tokens": "3",
+        "reasoning_tokens": "4",
     }
-    assert (text, expected) == (body, metadata)
+    assert (text, expected) == (body, said)
 
 
 def test_large_json_answer_passes_whole(envoy: Envoy, server: Server) -> None:
     vectors = [{"embedding": [0.015625] * 100_000}, {"embedding": [-0.5] * 100_000}]
     text = json.dumps({"data": vectors, "usage": {"prompt_tokens": 9}}).encode()
-    body, metadata = answer(envoy, server, Script(headers=tuple(JSON.items()), pieces=tuple(pieces(text, 60_000))))
-    assert (text, {"input_tokens": 9}) == (body, metadata)
+    body, said = answer(envoy, server, Script(headers=tuple(JSON.items()), pieces=tuple(pieces(text, 60_000))))
+    assert (text, {"input_tokens": "9"}) == (body, said)
 
 
 @pytest.mark.parametrize(
@@ -423,8 +424,8 @@ def test_large_json_answer_passes_whole(envoy: Envoy, server: Server) -> None:
     ],
 )
 def test_other_answers_are_left_alone(envoy: Envoy, server: Server, headers: tuple[tuple[str, str], ...]) -> None:
-    body, metadata = answer(envoy, server, Script(headers=headers, pieces=(STREAM,)))
-    assert (STREAM, {}) == (body, metadata)
+    body, said = answer(envoy, server, Script(headers=headers, pieces=(STREAM,)))
+    assert (STREAM, {}) == (body, said)
 
 
 def test_known_bug_4_encoded_error_passes_unchanged(envoy: Envoy, server: Server) -> None:
@@ -440,9 +441,65 @@ def test_tokens_of_a_client_that_left_early_are_kept(envoy: Envoy, server: Serve
     event = b'data: {"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
     endless = (event, *[b"data: " + b"x" * 60_000 + b"\n\n"] * 500)
     server.answers["/answer"] = Script(headers=SSE, pieces=endless)
-    raw(envoy, b"GET /answer HTTP/1.1\r\nhost: x\r\n\r\n", b"xxxx")
-    metadata = envoy.metadata()
-    assert (3, 1) == (metadata["input_tokens"], metadata["output_tokens"])
+    body = b'{"model":"m1","n":1}'
+    head = f"POST /answer HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    raw(envoy, head.encode() + body, b"xxxx")
+    said = envoy.said()
+    assert int(said.pop("first_chunk_ns")) > 0
+    assert {"model": "m1", "n": "1", "input_tokens": "3", "output_tokens": "1"} == said
+
+
+# ---- however a request ends, what it asked for is in the log ----
+
+ASKED = b'{"model":"m1","temperature":0.50,"stream":true}'
+ASKED_SAYS = {"model": "m1", "temperature": "0.50", "stream": "1"}
+
+
+def test_request_and_answer_are_told_together(envoy: Envoy, server: Server) -> None:
+    server.answers["/told"] = Script(headers=SSE, pieces=(STREAM,))
+    scan_lab.http2_post(envoy.port, "/told", [ASKED], JSON)
+    said = envoy.said()
+    assert int(said.pop("first_chunk_ns")) > 0
+    assert ASKED_SAYS | FOUND == said
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), [("503 Service Unavailable", ()), ("200 OK", (("content-type", "text/plain"),))]
+)
+def test_request_whose_answer_says_nothing(
+    envoy: Envoy, server: Server, status: str, headers: tuple[tuple[str, str], ...]
+) -> None:
+    server.answers["/says-nothing"] = Script(status=status, headers=headers, pieces=(b"hello",))
+    envoy.request("POST", "/says-nothing", ASKED, JSON)
+    assert ASKED_SAYS == envoy.said()
+
+
+def test_request_whose_server_cannot_be_reached(envoy: Envoy) -> None:
+    assert envoy.request("POST", "/dead", ASKED, JSON)[0] == 503
+    assert ASKED_SAYS == envoy.said()
+
+
+def test_request_that_envoy_answers_itself(envoy: Envoy) -> None:
+    assert envoy.request("POST", JSON_PATH, b'{"model":"nobody"}', JSON)[0] == 404
+    assert {"model": "nobody"} == envoy.said()
+
+
+def test_request_whose_client_left_before_the_first_chunk(envoy: Envoy, server: Server) -> None:
+    server.answers["/slow"] = Script(headers=SSE, pieces=(b"data: x\n\n",), delay_s=60)
+    head = f"POST /slow HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(ASKED)}\r\n\r\n"
+    raw(envoy, head.encode() + ASKED, b"HTTP/1.1 200")
+    assert ASKED_SAYS == envoy.said()
+
+
+def test_name_that_no_policy_can_have_is_not_told(envoy: Envoy) -> None:
+    envoy.request("POST", JSON_PATH, b'{"model":"m1\\nm2","n":1,"reasoning_effort":"a\\nb"}', JSON)
+    assert {"n": "1"} == envoy.said()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+def test_request_without_a_body_says_nothing(envoy: Envoy, method: str) -> None:
+    envoy.request(method, "/elsewhere")
+    assert {} == envoy.said()
 
 
 # ---- the reason ----

@@ -104,7 +104,7 @@ def test_request_without_a_body_is_none_and_not_a_broken_one(explain: Explain) -
 
 @pytest.mark.parametrize("header", ["model-version", ":v1", " :v1", ""])
 def test_header_without_a_name_or_colon_is_refused(explain: Explain, header: str) -> None:
-    assert f"pointsman explain: --header must be NAME:VALUE, found {header!r}\n" == explain.refused("-H", header)
+    assert f"pointsman explain: header: found {header!r}, expected NAME:VALUE\n" == explain.refused("-H", header)
 
 
 def test_body_file_that_cannot_be_read_is_refused(explain: Explain, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pointsman.router.decide import Decision, decide
 from pointsman.router.policy import Canary, CannedFallback, QosClass
 from pointsman.router.request import Request
 from pointsman.router.table import Row
-from pointsman.sidecar.views import decision_lines, decision_view, row_reason, row_view, table_view, xds_view
+from pointsman.sidecar.views import decision_lines, decision_view, ladder_text, row_view, table_view, xds_view
 from pointsman.xds.snapshot import ResourceType
 from pointsman.xds.status import NodeIdentity, NodeStatus, Outcome, Refusal, TypeStatus
 from sample_policies import SMALL_CHAT, SUPPORT_POLICY, version, with_route
@@ -132,7 +132,7 @@ def test_lines_of_a_split_have_every_arm_with_its_share_and_retries() -> None:
 
 def test_arm_without_retries_has_its_rungs_only() -> None:
     row = replace(row_of("embed/embedder/-/default"), retries=0)
-    assert "embedder@v1" == row_reason(row, "embedder@v1")
+    assert "embedder@v1" == ladder_text(row, "embedder@v1")
 
 
 def test_xds_nodes_have_what_was_sent_acknowledged_and_refused() -> None:

@@ -7,6 +7,7 @@ POINTSMAN_RECORD=1 writes the second anew; read the difference before it is kept
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -145,50 +146,113 @@ def test_sampled_is_the_flag_of_a_trace_that_envoy_made(traceparent: str, trace_
     assert decode_request(logged).is_sampled is expected
 
 
-def with_metadata(**values: float | str | bool | None) -> HTTPAccessLogEntry:
+COLUMNS = (
+    *("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty", "seed", "n"),
+    *("stop_count", "stream", "model", "reasoning_effort"),
+    *("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "first_chunk_ns"),
+    *("response_model", "response_id", "finish_reasons", "stream_done"),
+)
+
+
+def logged_text(text: str) -> HTTPAccessLogEntry:
     logged = HTTPAccessLogEntry()
-    logged.common_properties.metadata.filter_metadata["pointsman"].update(values)
+    logged.common_properties.metadata.filter_metadata["pointsman"].update({"said": text})
     return logged
 
 
+def said(**values: str) -> RequestEntry:
+    """Return what becomes of an entry in which the scanner's text has these columns."""
+    assert values.keys() <= set(COLUMNS)
+    return decode_request(logged_text("\n".join(values.get(name, "") for name in COLUMNS)))
+
+
 def test_known_bug_51_what_the_scanner_did_not_say_is_absent() -> None:
-    entry = decode_request(with_metadata(model="m"))
+    entry = said(model="m")
     assert entry.params == {"model": "m"}
     assert (entry.input_tokens, entry.response_model, entry.response_id, entry.first_chunk_ms) == (None,) * 4
 
 
+def test_every_column_has_its_place() -> None:
+    numbers = {name: f"{place}.5" for place, name in enumerate(COLUMNS[:8])}
+    counts = {name: str(place) for place, name in enumerate(COLUMNS) if name in COLUMNS[12:16]}
+    entry = said(
+        **numbers,
+        **counts,
+        stop_count="8",
+        stream="1",
+        model="m",
+        reasoning_effort="low",
+        first_chunk_ns="16500000",
+        response_model="a",
+        response_id="i",
+        finish_reasons="stop,length",
+        stream_done="1",
+    )
+    texts = {"stream": True, "model": "m", "reasoning_effort": "low"}
+    assert {name: place + 0.5 for place, name in enumerate(COLUMNS[:8])} | texts == entry.params
+    assert entry.stop_sequence_count == 8
+    assert (12, 13, 14, 15) == (entry.input_tokens, entry.output_tokens, entry.cached_tokens, entry.reasoning_tokens)
+    assert (16.5, "a", "i") == (entry.first_chunk_ms, entry.response_model, entry.response_id)
+    assert entry.finish_reasons == ("stop", "length")
+
+
 def test_zero_and_false_are_values() -> None:
-    entry = decode_request(with_metadata(temperature=0, stream=False, output_tokens=0, first_chunk_ms=0))
+    entry = said(temperature="0", stream="0", output_tokens="0", first_chunk_ns="0")
     assert entry.params == {"temperature": 0.0, "stream": False}
     assert (entry.output_tokens, entry.first_chunk_ms) == (0, 0.0)
 
 
-def test_value_of_the_wrong_kind_counts_as_not_said() -> None:
-    entry = decode_request(
-        with_metadata(
-            temperature="hot", model=3, stream="yes", output_tokens="many", first_chunk_ms=None, response_model=True
-        )
-    )
+@pytest.mark.parametrize("token", ["0.2", "-0", "1e-7", "2E+3", "9007199254740993", "1" * 63, "0." + "3" * 61])
+def test_number_is_the_double_that_a_server_would_read(token: str) -> None:
+    assert said(seed=token).params == {"seed": json.loads(token, parse_int=float)}
+
+
+def test_value_that_is_none_counts_as_not_said() -> None:
+    entry = said(temperature="hot", top_p="1e999", top_k="nan", stream="yes", output_tokens="many", first_chunk_ns="-")
     assert entry.params == {}
-    assert (entry.output_tokens, entry.first_chunk_ms, entry.response_model) == (None, None, None)
+    assert (entry.output_tokens, entry.first_chunk_ms) == (None, None)
 
 
-@pytest.mark.parametrize("number", [-1, float("inf"), float("nan"), 2.0**53])
-def test_number_that_cannot_be_a_count_is_not_known(number: float) -> None:
-    assert decode_request(with_metadata(input_tokens=number)).input_tokens is None
+@pytest.mark.parametrize("number", ["-1", "1.5", "inf", "nan", str(2**53), "9" * 5_000])
+def test_number_that_cannot_be_a_count_is_not_known(number: str) -> None:
+    assert said(input_tokens=number).input_tokens is None
+
+
+def test_columns_of_a_newer_scanner_are_left_and_those_of_an_older_one_are_empty() -> None:
+    whole = logged_text("\n".join(["0.5", *[""] * 9, "m", *[""] * 10, "new", "newer"]))
+    assert decode_request(whole).params == {"temperature": 0.5, "model": "m"}
+    assert decode_request(logged_text("0.5\n1")).params == {"temperature": 0.5, "top_p": 1.0}
+
+
+def test_metadata_without_the_text_says_nothing() -> None:
+    logged = HTTPAccessLogEntry()
+    logged.common_properties.metadata.filter_metadata["pointsman"].update({"model": "m", "said_": "1"})
+    assert decode_request(logged) == decode_request(HTTPAccessLogEntry())
+    logged.common_properties.metadata.filter_metadata["pointsman"].update({"said": 3})
+    assert decode_request(logged) == decode_request(HTTPAccessLogEntry())
 
 
 def test_other_namespaces_are_not_read() -> None:
     logged = HTTPAccessLogEntry()
-    logged.common_properties.metadata.filter_metadata["someone"].update({"model": "m", "input_tokens": 3})
-    assert (decode_request(logged).params, decode_request(logged).input_tokens) == ({}, None)
+    logged.common_properties.metadata.filter_metadata["someone"].update({"said": "0.5"})
+    assert decode_request(logged).params == {}
+
+
+encodable = st.characters(codec="utf-8")  # protobuf's texts are
+
+
+@given(st.text(encodable) | st.lists(st.text(encodable)).map("\n".join))
+def test_any_text_of_the_scanner_becomes_a_value(text: str) -> None:
+    entry = decode_request(logged_text(text))
+    assert all(isinstance(value, str | bool) or math.isfinite(value) for value in entry.params.values())
+    counts = (entry.stop_sequence_count, entry.input_tokens, entry.output_tokens, entry.cached_tokens)
+    assert all(count is None or count >= 0 for count in (*counts, entry.reasoning_tokens, entry.first_chunk_ms))
 
 
 def test_finish_reasons_are_a_list_and_never_half_a_word() -> None:
-    assert decode_request(with_metadata(finish_reasons="stop,length")).finish_reasons == ("stop", "length")
-    assert decode_request(with_metadata(finish_reasons="")).finish_reasons == ()
-    many = decode_request(with_metadata(finish_reasons=",".join(["length"] * 128))).finish_reasons
-    assert set(many) == {"length"}
+    assert said(finish_reasons="stop,length").finish_reasons == ("stop", "length")
+    assert said(finish_reasons="").finish_reasons == ()
+    assert set(said(finish_reasons=",".join(["length"] * 128)).finish_reasons) == {"length"}
 
 
 @pytest.mark.parametrize(("header", "expected"), [("1", 1), ("12", 12), ("", 1), ("x", 1), ("²", 1), ("9" * 99, 1)])
@@ -201,7 +265,9 @@ def test_attempt_is_envoys_number(header: str, expected: int) -> None:
 def test_text_of_others_is_cut_and_harmless_wherever_it_is_taken() -> None:
     evil = "a\x1b[31m\r\n\x85\u2028\u202e" + "z" * 1_000
     harmless = ("a?[31m?????" + "z" * 1_000)[:MAX_TEXT_CHARS]
-    logged = with_metadata(model=evil, reasoning_effort=evil, response_model=evil, response_id=evil)
+    column = evil.replace("\n", "\x01")
+    texts = {"model", "reasoning_effort", "response_model", "response_id"}
+    logged = logged_text("\n".join(column if name in texts else "" for name in COLUMNS))
     logged.request.request_headers["x-context-id"] = evil
     logged.response.response_headers["retry-after"] = evil
     logged.request.path, logged.request.request_id = evil, evil

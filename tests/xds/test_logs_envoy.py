@@ -244,18 +244,18 @@ class Ask:
 PARAMS = {"temperature": 0.2, "top_p": 0.9, "max_tokens": 64, "seed": 7, "n": 1, "stop": ["a", "b"]}
 PARAMS |= {"reasoning_effort": "low"}
 ASKS = {
-    "json": Ask("support-chat", {"x-intent": "chat", "x-context-id": "c-1"}, PARAMS),
-    "traced": Ask("support-chat", {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}),
-    "unsampled": Ask("support-chat", {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-00"}),
-    "sse": Ask("support-chat", params={"stream": True, "temperature": 0}),
+    "json": Ask("support-chat", {"x-intent": "chat", "x-context-id": "c-1"}, PARAMS, tries=0),
+    "traced": Ask("support-chat", {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}, tries=0),
+    "unsampled": Ask("support-chat", {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-00"}, tries=0),
+    "sse": Ask("support-chat", params={"stream": True, "temperature": 0}, tries=0),
     "retry": Ask("busy-chat", tries=2),
     "dead": Ask("dead-chat", tries=2),
     "cut": Ask("cut-chat", params={"stream": True}),
     "canned": Ask("auto", {"x-intent": "summarize"}),
     "unknown_model": Ask("no-such-chat", tries=0),
     "no_route": Ask(path="/nowhere?key=sk-secret", headers={"x-intent": "embed"}, tries=0),
-    "abort": Ask("silent-chat", leaves=True),
-    "long_header": Ask("support-chat", {"x-context-id": "y" * 3_000, "x-session-id": "a\tb\u202ec"}),
+    "abort": Ask("silent-chat", params={"n": 1}, tries=0, leaves=True),
+    "long_header": Ask("support-chat", {"x-context-id": "y" * 3_000, "x-session-id": "a\tb\u202ec"}, tries=0),
 }
 
 
@@ -328,7 +328,7 @@ async def run(folder: Path, *, kills: bool) -> tuple[Logs, Recorder]:
         bootstrap = static_bootstrap(await make_table(servers), folder)
         process = await stack.enter_async_context(running_envoy(bootstrap, folder))
         port = await listening_port(folder)
-        for name in ("json",) if kills else ASKS:
+        for name in ("retry",) if kills else ASKS:
             logs.trace_ids[name] = await ask(port, name, servers)
             await logs.until(lambda name=name: logs.has(name, ASKS[name].tries), f"log of {name}")
         if kills:
@@ -386,7 +386,7 @@ def record(messages: Sequence[bytes]) -> None:
 def test_row_ladder_target_and_status_of_a_plain_answer(logs: Logs) -> None:
     entry = logs.requests["json"]
     assert entry.row.startswith("support/")
-    assert (entry.ladder, entry.target, entry.status) == ("ladder/support-chat@v1", "support-chat@v1", 200)
+    assert (entry.ladder, entry.target, entry.status) == ("ladder>support-chat@v1", "support-chat@v1", 200)
     assert (entry.attempts, entry.flags, entry.details) == (1, (), "via_upstream")
     assert (entry.method, entry.path) == ("POST", "/v1/chat/completions")
     assert entry.endpoint is not None
@@ -444,6 +444,10 @@ def test_tries_are_numbered_and_named_by_their_own_target(logs: Logs) -> None:
     assert logs.requests["retry"].target == "support-chat@v1"
 
 
+def test_only_try_that_is_worth_it_has_an_entry_of_its_own(logs: Logs) -> None:
+    assert {"retry", "dead", "cut", "canned"} == logs.tries.keys()
+
+
 def test_refused_connection_is_told_with_its_cause(logs: Logs) -> None:
     for one in logs.tries["dead"]:
         assert (one.status, one.flags, one.first_byte_ms) == (0, ("UF",), None)
@@ -451,12 +455,14 @@ def test_refused_connection_is_told_with_its_cause(logs: Logs) -> None:
         assert "Connection refused" in one.failure
     assert {"UF", "URX"} == set(logs.requests["dead"].flags)
     assert logs.requests["dead"].status == 503
+    assert logs.requests["dead"].params == {"model": "dead-chat"}
 
 
 def test_answer_that_breaks_off_is_flagged_and_has_no_counts(logs: Logs) -> None:
     entry = logs.requests["cut"]
     assert (entry.status, entry.finish_reasons, entry.output_tokens) == (200, (), None)
     assert {"UPE", "UC"} & set(entry.flags)
+    assert entry.params == {"model": "cut-chat", "stream": True}
 
 
 def test_canned_rung_is_a_target_without_an_endpoint(logs: Logs) -> None:
@@ -480,6 +486,7 @@ def test_query_of_the_path_is_not_taken(logs: Logs) -> None:
 def test_client_that_left_is_flagged_on_the_request(logs: Logs) -> None:
     entry = logs.requests["abort"]
     assert (entry.status, entry.flags, entry.output_tokens) == (0, ("DC",), None)
+    assert entry.params == {"model": "silent-chat", "n": 1.0}
 
 
 def test_header_of_a_client_is_cut_and_made_harmless(logs: Logs) -> None:
