@@ -106,6 +106,13 @@ INSTRUMENTS: tuple[Instrument, ...] = (
     Instrument(
         names.POLICY_RELOADS_TOTAL, _K.COUNTER, "1", (names.LABEL_RESULT,), "policy changes seen: applied or refused"
     ),
+    Instrument(
+        names.BREAKER_TRANSITIONS_TOTAL,
+        _K.COUNTER,
+        "1",
+        (names.LABEL_TARGET, names.LABEL_REASON),
+        "breaker transitions, by what caused them",
+    ),
     Instrument(names.ENVOY_RESTARTS_TOTAL, _K.COUNTER, "1", (), "times that Envoy ended and was started again"),
     Instrument(names.LOG_GAPS_TOTAL, _K.COUNTER, "1", (), "times that log entries may have been lost"),
     Instrument(

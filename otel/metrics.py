@@ -28,6 +28,7 @@ from pointsman.otel.genai_span import (
     read_logit_entropy,
 )
 from pointsman.otel.instruments import INSTRUMENTS, Instrument, Kind
+from pointsman.router.breaker import BreakerChanged, Cause
 from pointsman.router.entry import RequestEntry
 from pointsman.router.outcome import CLIENT_ABORT_FLAGS, TryOutcome
 from pointsman.router.policy import Intent, Policy
@@ -237,6 +238,11 @@ class Metrics:
         """Count a change of the policy, applied or refused."""
         self._counters[names.POLICY_RELOADS_TOTAL].add(("applied" if is_applied else "refused",)).inc()
 
+    def breaker_changed(self, change: BreakerChanged) -> None:
+        """Count a breaker's transition."""
+        values = (self._clamp_target(change.target), change.after.cause.value)
+        self._admit(self._counters[names.BREAKER_TRANSITIONS_TOTAL], values)[0].inc()
+
     def envoy_restarted(self) -> None:
         """Count an Envoy that ended by itself and was started again."""
         self._restarts.inc()
@@ -292,6 +298,7 @@ class Metrics:
             self._counters[name].cap = pairs
         self._counters[names.REQUESTS_TOTAL].cap = 7 * pairs + 3 * len(self._routes)
         self._counters[names.TRIES_TOTAL].cap = 3 * len(self._targets)
+        self._counters[names.BREAKER_TRANSITIONS_TOTAL].cap = len(Cause)
         for name in _QUALITY:
             self._histograms[name].cap = len(self._targets)
         self._room.left = FAILURE_SERIES_PER_TARGET * len(self._targets) - sum(

@@ -166,11 +166,13 @@ UNUSED: tuple[Unused, ...] = (
     Unused(
         "Route", ("spec", "fallback", "[]", "site"), note="accepted, no effect in this version: the rung is skipped"
     ),
-    Unused("Route", ("spec", "breaker")),
+    Unused("Route", ("spec", "breaker", "hard"), unless=False),
+    Unused("Route", ("spec", "breaker", "percentiles")),
     Unused("Route", ("spec", "retries", "lowConfidenceBelow")),
     Unused("Route", ("spec", "pin", "maxConcurrency")),
     Unused("AIModelProfile", ("spec", "latencyBudgetMs")),
-    Unused("Settings", ("spec", "mode")),
+    Unused("Settings", ("spec", "mode", "rollout"), unless="act"),
+    Unused("Settings", ("spec", "mode", "choice"), unless="act"),
     Unused(
         "Settings",
         ("spec", "tracing", "captureContent"),

@@ -36,6 +36,9 @@ class AdminSource(Protocol):
     def table(self) -> tuple[Table, str, bool]:
         """Return the table in force, its version, and whether bodies are read."""
 
+    def breakers(self) -> Json:
+        """Return every breaker with its state, reason and counts."""
+
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Return the xDS nodes."""
 
@@ -46,6 +49,7 @@ PAGES = {
     "/metrics": "Prometheus or OpenMetrics text",
     "/table": "rows with arms in parts of 10,000, reasons, endpoints with weights",
     "/explain": "what would happen to a request: ?method=&path=&header=NAME:VALUE&model=NAME, or POST its body",
+    "/breakers": "per target and class: state closed, open or ramping, reason, since, tries per window",
     "/xds": "per node what was sent, acknowledged and refused",
 }
 
@@ -78,6 +82,9 @@ def make_app(source: AdminSource) -> web.Application:
         decision = decide(asked, current, reads_body=reads_body)
         return _json({"version": version, "readsBody": reads_body, **decision_view(decision)})
 
+    async def breakers(_: web.Request) -> web.Response:
+        return _json(source.breakers())
+
     async def xds(_: web.Request) -> web.Response:
         return _json(xds_view(source.nodes()))
 
@@ -88,6 +95,7 @@ def make_app(source: AdminSource) -> web.Application:
         ("/metrics", metrics),
         ("/table", table),
         ("/explain", explain),
+        ("/breakers", breakers),
         ("/xds", xds),
     ):
         app.router.add_get(path, handler)

@@ -12,16 +12,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from aiohttp import web
 from pointsman.otel.exporter import SpanExporter
+from pointsman.router.entry import LogGap, RequestEntry, TryEntry
 from pointsman.router.table import Table
 from pointsman.sidecar import policy_file
 from pointsman.sidecar.admin import make_app
+from pointsman.sidecar.breaker_loop import BreakerLoop
 from pointsman.sidecar.envoy_binary import EnvoyFailed, find_envoy, supports_module
 from pointsman.sidecar.envoy_process import (
     AgentEvent,
@@ -38,7 +40,7 @@ from pointsman.sidecar.process_identity import living_envoys
 from pointsman.sidecar.recorder import Recorder
 from pointsman.sidecar.state_dir import StateDir, StateRefused, default_state_path, runtime_path
 from pointsman.sidecar.supervision import EnvoyAdopted, EnvoyDied, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
-from pointsman.sidecar.views import Json
+from pointsman.sidecar.views import Json, breakers_view
 from pointsman.xds.ads import AdsRefused, AdsServer, NotAcknowledged
 from pointsman.xds.bootstrap import BootstrapSpec, render_bootstrap
 from pointsman.xds.clusters import split_address
@@ -81,6 +83,7 @@ class Agent:
         self._ads: AdsServer
         self._logs: LogReceiver
         self._recorder: Recorder
+        self._breakers: BreakerLoop
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
         self._seen: Fingerprint = ()
@@ -119,7 +122,9 @@ class Agent:
         live = self._live
         self._recorder = Recorder(live.metrics, live.in_force.attribution)
         self._ads = AdsServer(state.xds_socket, on_event=self._on_xds)
-        self._logs = LogReceiver(state.log_socket, self._recorder.record)
+        self._breakers = BreakerLoop(live.in_force.policy, live.metrics, self._on_breaker)
+        self._breakers.adopt(live.in_force.policy, live.in_force.attribution.rows)
+        self._logs = LogReceiver(state.log_socket, self._on_entries)
         self._publish(live.in_force.snapshot)
         self._renew_exporter()
         loop = asyncio.get_running_loop()
@@ -176,7 +181,11 @@ class Agent:
         await starting
         self._announce()
         async with asyncio.TaskGroup() as group:
-            loops = [group.create_task(self._watch_policy()), group.create_task(self._confirm_changes())]
+            loops = [
+                group.create_task(self._watch_policy()),
+                group.create_task(self._confirm_changes()),
+                group.create_task(self._breakers.run()),
+            ]
             gone = group.create_task(envoy.gone())
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
             self._stop.set()
@@ -221,9 +230,20 @@ class Agent:
         if not applied:
             return
         self._recorder.attribution = self._live.in_force.attribution
+        self._breakers.adopt(self._live.in_force.policy, self._live.in_force.attribution.rows)
+        self._on_breaker()
         if self._live.in_force.policy.settings.tracing != tracing:
             self._renew_exporter()
         event("policy published", took_ms=round((time.monotonic() - started) * 1e3, 1))
+
+    def _on_entries(self, entries: Sequence[RequestEntry | TryEntry | LogGap]) -> None:
+        self._recorder.record(entries)
+        self._breakers.observe(entries)
+
+    def _on_breaker(self) -> None:
+        """Put the breakers' decisions into the table; in observe mode there are none."""
+        self._live.readmit(self._breakers.breakers.admits() if self._breakers.acts else {}, self._publish)
+        self._recorder.attribution = self._live.in_force.attribution
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._ads.publish(snapshot)
@@ -349,6 +369,10 @@ class Agent:
         """Return the table in force, its version, and whether bodies are read."""
         in_force = self._live.in_force
         return in_force.table, in_force.snapshot.version, self._scanner_problem is None
+
+    def breakers(self) -> Json:
+        """Return every breaker with its state, reason and counts."""
+        return breakers_view(self._breakers.breakers, time.monotonic_ns() // 1_000_000, acts=self._breakers.acts)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Return the xDS nodes."""

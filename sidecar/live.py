@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pointsman.otel.metrics import Metrics
+from pointsman.router.admission import Admits, admit_table
 from pointsman.router.build import build_table
 from pointsman.router.policy import Policy, Settings
 from pointsman.router.problem import Code, Problem, Severity
@@ -44,6 +45,7 @@ class Live:
     def __init__(self, policy: Policy, renderer: Renderer) -> None:
         """Take the first policy; SnapshotRefused when Envoy resources cannot be made of it."""
         self._renderer = renderer
+        self._admits: Admits = {}
         self.problems: tuple[Problem, ...] = ()
         self.warnings: tuple[Problem, ...] = ()
         self.pending: tuple[str, ...] = ()
@@ -77,6 +79,14 @@ class Live:
         self._tell_in_force()
         return True
 
+    def readmit(self, admits: Admits, publish: Callable[[Snapshot], None]) -> None:
+        """Make and publish the table again under the breakers' decisions; they hold for later policies too."""
+        self._admits = admits
+        made = self._make(self.in_force.policy, self.in_force)
+        if made.snapshot.version != self.in_force.snapshot.version:
+            self.in_force = made
+            publish(made.snapshot)
+
     def tell_start(self, problems: tuple[Problem, ...]) -> None:
         """Log the first policy, and what `check` would warn of."""
         self._tell_in_force()
@@ -100,7 +110,7 @@ class Live:
                 event("policy has warnings", logging.WARNING, problems=shown, problem_count=len(warnings))
 
     def _make(self, policy: Policy, before: InForce | None) -> InForce:
-        table = build_table(policy)
+        table = admit_table(build_table(policy), self._admits)
         rendered = self._renderer.render(table, policy.settings)
         snapshot = Snapshot.build(
             rendered.clusters,

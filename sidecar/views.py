@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pointsman.router.breakers import Breakers
 from pointsman.router.decide import Decision
 from pointsman.router.table import CannedRung, Row, Rung, Table, TargetRung
 from pointsman.xds.status import NodeStatus
@@ -103,6 +104,28 @@ def ladder_text(row: Row, rungs: str) -> str:
         return rungs
     times = "1 retry" if row.retries == 1 else f"{row.retries} retries"
     return f"{rungs}   ({times} on {', '.join(row.retry_on)})"
+
+
+def breakers_view(breakers: Breakers, now_ms: int, *, acts: bool) -> Json:
+    """Return every breaker: state, admitted ratio, reason, since when, and its windows' counts."""
+    return {
+        "mode": "act" if acts else "observe",
+        "breakers": [
+            {
+                "target": target,
+                "class": qos,
+                "state": state.phase.value,
+                "admit": state.admit,
+                "reason": state.cause.value,
+                "sinceMs": now_ms - state.since_ms if state.since_ms else None,
+                "windows": [
+                    {"widthMs": width, "tries": found.total, "failures": found.failures, "late": found.late}
+                    for width, found in counts.items()
+                ],
+            }
+            for target, qos, state, counts in breakers.states(now_ms)
+        ],
+    }
 
 
 def xds_view(nodes: Iterable[NodeStatus]) -> Json:

@@ -273,7 +273,7 @@ UNUSED = [
     ("maxConcurrency", [model(), route(pin={"maxConcurrency": 5})]),
     ("cached", [model(), route(fallback=[{"cached": {"maxAge": "1s"}}])]),
     ("site", [model(), route(fallback=[{"site": {"url": "http://a"}}])]),
-    ("mode", [model(), route(), settings_of(mode="act")]),
+    ("mode.rollout", [model(), route(), settings_of(mode={"rollout": "observe"})]),
 ]
 
 

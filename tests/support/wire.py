@@ -35,10 +35,11 @@ async def read_message(reader: asyncio.StreamReader) -> tuple[str, dict[str, str
 
 
 class Backend:
-    """Answers every request with 200 and `x-served-by: PORT`; keeps connections alive."""
+    """Answers every request with `status` and `x-served-by: PORT`; keeps connections alive."""
 
     def __init__(self) -> None:
         self.port = 0
+        self.status = 200
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
         self._server: asyncio.Server
 
@@ -57,8 +58,8 @@ class Backend:
             while True:
                 self.seen.append(await read_message(reader))
                 writer.write(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
-                    b"x-served-by: %d\r\n\r\n{}" % self.port
+                    b"HTTP/1.1 %d Any\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
+                    b"x-served-by: %d\r\n\r\n{}" % (self.status, self.port)
                 )
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
