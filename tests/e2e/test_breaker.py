@@ -98,7 +98,7 @@ async def test_known_bug_34_client_errors_and_hang_ups_never_open_it(scene: Scen
     async with Load(scene.agent.listen, connections=4) as load:
         await load.more(400)
         for _ in range(50):
-            reader, writer = await asyncio.open_connection("127.0.0.1", scene.agent.listen)
+            _, writer = await asyncio.open_connection("127.0.0.1", scene.agent.listen)
             writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
             await writer.drain()
             writer.close()
