@@ -1,4 +1,4 @@
-"""What an access-log entry costs in Python: messages of 28 (facts-envoy 9) parsed and decoded, us of CPU per entry.
+"""What an access-log entry costs in Python: messages of 28 parsed and decoded, us of CPU per entry.
 
 Run: python benchmarks/log_decode.py. Reads the recorded entries of tests/xds/log_entries.
 """

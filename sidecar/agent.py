@@ -41,10 +41,11 @@ from pointsman.sidecar.recorder import Recorder
 from pointsman.sidecar.state_dir import StateDir, StateRefused, default_state_path, runtime_path
 from pointsman.sidecar.supervision import EnvoyAdopted, EnvoyDied, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
 from pointsman.sidecar.views import Json, breakers_view
-from pointsman.xds.ads import AdsRefused, AdsServer, NotAcknowledged
+from pointsman.xds.ads import DEFAULT_GROUP, AdsRefused, AdsServer, NotAcknowledged
 from pointsman.xds.bootstrap import BootstrapSpec, render_bootstrap
 from pointsman.xds.clusters import split_address
 from pointsman.xds.logs import LogReceiver
+from pointsman.xds.proxyless import PROXYLESS_GROUP, group_of
 from pointsman.xds.render import Renderer
 from pointsman.xds.snapshot import Snapshot, SnapshotRefused
 from pointsman.xds.status import NodeStatus, ResourceRefused, XdsEvent
@@ -121,7 +122,7 @@ class Agent:
     async def _serve(self, binary: Path, state: StateDir) -> int:
         live = self._live
         self._recorder = Recorder(live.metrics, live.in_force.attribution)
-        self._ads = AdsServer(state.xds_socket, on_event=self._on_xds)
+        self._ads = AdsServer(state.xds_socket, group_of=group_of, on_event=self._on_xds)
         self._breakers = BreakerLoop(live.in_force.policy, live.metrics, self._on_breaker)
         self._breakers.adopt(live.in_force.policy, live.in_force.attribution.rows)
         self._logs = LogReceiver(state.log_socket, self._on_entries)
@@ -247,6 +248,7 @@ class Agent:
 
     def _publish(self, snapshot: Snapshot) -> None:
         self._ads.publish(snapshot)
+        self._ads.publish(self._live.in_force.proxyless, group=PROXYLESS_GROUP)
         self._live.metrics.snapshot_published()
         self._unconfirmed += 1
         self._published.set()
@@ -303,7 +305,7 @@ class Agent:
     def _on_xds(self, happened: XdsEvent) -> None:
         if isinstance(happened, ResourceRefused) and happened.is_final:
             event(
-                "Envoy refused a resource, it keeps the last good one",
+                "a resource was refused, the last good one is kept",
                 logging.ERROR,
                 node=happened.node_id,
                 type=happened.type_url.label,
@@ -339,7 +341,7 @@ class Agent:
         refused = [
             f"Envoy refused {refusal.type_url.label} {refusal.name}: {refusal.text}"
             for node in self._ads.status()
-            if node.is_connected  # not one that was replaced
+            if node.is_connected and node.group == DEFAULT_GROUP  # not one that was replaced, and Envoy's only
             for kind in node.types
             for refusal in kind.refused
         ]

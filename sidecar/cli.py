@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from pointsman.sidecar import command_run, demo, explain, policy_report, render_command, simulator
+from pointsman.sidecar import command_run, demo, explain, policy_report, render_command, simulator, xds_command
 
 COMMANDS = (
     ("run", "run Envoy and its agent on this host under a policy", command_run),
     ("check", "tell every problem of a policy; exit 2 when it would be refused", policy_report),
     ("explain", "tell what would happen to a request, and why", explain),
     ("render", "print the Envoy resources that a policy becomes", render_command),
+    ("xds", "tell how each xDS client stands", xds_command),
     ("simulate", "run a model server that behaves like a real one", simulator),
     ("demo", "show routing, refusals and a trace on this machine, with a real Envoy", demo),
 )

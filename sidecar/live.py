@@ -20,6 +20,7 @@ from pointsman.router.table import Table
 from pointsman.sidecar.attribution import Attribution
 from pointsman.sidecar.json_log import event
 from pointsman.xds.names import LOG_CLUSTER, XDS_CLUSTER
+from pointsman.xds.proxyless import render_proxyless
 from pointsman.xds.render import Renderer
 from pointsman.xds.snapshot import Snapshot, SnapshotRefused
 
@@ -36,6 +37,12 @@ class InForce:
     policy: Policy
     table: Table
     snapshot: Snapshot
+    proxyless: Snapshot
+    """The same for gRPC clients that take xDS themselves."""
+
+    left_out: tuple[str, ...]
+    """What such clients cannot be told."""
+
     attribution: Attribution
 
 
@@ -120,7 +127,16 @@ class Live:
             static_clusters=(XDS_CLUSTER, LOG_CLUSTER),
             previous=before.snapshot if before else None,
         )
-        return InForce(policy, table, snapshot, Attribution.of(policy, table, before.attribution if before else None))
+        grpc = render_proxyless(table)
+        proxyless = Snapshot.build(
+            grpc.clusters,
+            grpc.assignments,
+            grpc.listeners,
+            grpc.routes,
+            previous=before.proxyless if before else None,
+        )
+        attribution = Attribution.of(policy, table, before.attribution if before else None)
+        return InForce(policy, table, snapshot, proxyless, grpc.left_out, attribution)
 
     def _refuse(self, errors: tuple[Problem, ...]) -> None:
         if errors == self.problems:

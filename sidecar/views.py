@@ -135,6 +135,9 @@ def xds_view(nodes: Iterable[NodeStatus]) -> Json:
             {
                 "id": node.identity.node_id,
                 "connected": node.is_connected,
+                "variant": node.variant,
+                "group": node.group,
+                "agent": node.identity.agent,
                 "outcome": node.outcome.value,
                 "snapshot": node.snapshot_version,
                 "acknowledgedSnapshot": node.acknowledged_snapshot,

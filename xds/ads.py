@@ -1,16 +1,18 @@
-"""The ADS server: Envoys connect over a unix socket and are sent the snapshot of their group.
+"""The ADS server: clients connect, in either variant of the protocol, and are sent the snapshot of their group.
 
 Decides nothing about resources: each stream's state machine (stream.py) does, fed here with what arrives and what is
 published. Refuses to serve before a snapshot is published, because a control plane that knows less than its clients
 takes away what they have; ends streams that break the protocol or a bound, and leaves the others alone. Each stream
-has one reader and one writer and no queue between them. Never logs: the agent gets values (status.py). Used by the
-agent and the control plane, from the event loop's own thread.
+has one reader and one writer and no queue between them. Serves on a unix socket that only our own user can open, and
+on a loopback address where one is asked for. Never logs: the agent gets values (status.py). Used by the agent and the
+control plane, from the event loop's own thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -20,9 +22,10 @@ from typing import TypeAlias
 
 import grpc
 from grpc import aio
-from pointsman.xds.delta import RequestRefused, decode, encode
+from pointsman.xds.delta import DELTA_WIRE
 from pointsman.xds.nodes import Node, NodeRegistry, Session
 from pointsman.xds.snapshot import Snapshot
+from pointsman.xds.sotw import SOTW_WIRE
 from pointsman.xds.status import (
     Acknowledgement,
     EndReason,
@@ -35,12 +38,23 @@ from pointsman.xds.status import (
 )
 from pointsman.xds.stream import StreamLimits
 from pointsman.xds.unix_socket import SERVER_OPTIONS, SocketFile, listen_on
+from pointsman.xds.wire import RequestRefused, Wire
 
 DEFAULT_GROUP = "default"
 
 _SERVICE = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
-_DELTA_METHOD = _SERVICE + "DeltaAggregatedResources"
-_STATE_OF_THE_WORLD_METHOD = _SERVICE + "StreamAggregatedResources"
+_WIRES: Mapping[str, Wire] = {
+    _SERVICE + "DeltaAggregatedResources": DELTA_WIRE,
+    _SERVICE + "StreamAggregatedResources": SOTW_WIRE,
+}
+
+_TCP_OPTIONS = (
+    # Else a second server on the address would start and take half of the clients.
+    ("grpc.so_reuseport", 0),
+    # A peer that vanished without closing is noticed within a minute.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
 
 _VERSIONS_REMEMBERED = 64
 """Published versions that wait_acknowledged still knows; a caller waits for one of the last few."""
@@ -57,7 +71,7 @@ _TEXTS: Mapping[EndReason, tuple[grpc.StatusCode, str]] = {
     ),
     EndReason.NEVER_ACKNOWLEDGED: (
         grpc.StatusCode.DEADLINE_EXCEEDED,
-        "a response was left unanswered; connect again and state initial_resource_versions",
+        "a response was left unanswered; connect again and state what you have",
     ),
     EndReason.NOT_READING: (grpc.StatusCode.DEADLINE_EXCEEDED, "the client does not read; connect again"),
 }
@@ -98,18 +112,26 @@ class _Published:
 
 
 class AdsServer:
-    """A Delta ADS server on one unix socket."""
+    """An ADS server on one unix socket and, if asked, on a loopback address."""
 
     def __init__(
         self,
         socket_path: str | os.PathLike[str],
         *,
+        address: str | None = None,
         group_of: Callable[[NodeIdentity], str] = lambda _: DEFAULT_GROUP,
         on_event: Callable[[XdsEvent], None] = lambda _: None,
         limits: ServerLimits | None = None,
     ) -> None:
-        """Make a server; `on_event` is called in the event loop and must neither block nor raise."""
+        """Make a server; `on_event` is called in the event loop and must neither block nor raise.
+
+        `address` is `host:port` with a loopback IP, port 0 for any free one; nothing there is encrypted or asked who
+        it is, so another host is refused.
+        """
         self._path = Path(socket_path)
+        self._wanted_address = _loopback(address) if address is not None else None
+        self.address: str | None = None
+        """Where the server listens besides its socket, once it is started."""
         self._group_of = group_of
         self._on_event = on_event
         self._limits = limits or ServerLimits()
@@ -136,7 +158,7 @@ class AdsServer:
         self._note_progress()
 
     async def start(self) -> None:
-        """Serve on the socket; AdsRefused when nothing was published yet, or the path cannot hold a socket."""
+        """Serve; AdsRefused when nothing was published yet, or the path or the address cannot be had."""
         if not self._published:
             raise AdsRefused("the ADS server has no snapshot; publish one before start, or clients lose what they have")
         if self._server is not None:
@@ -147,10 +169,13 @@ class AdsServer:
                 ("grpc.max_receive_message_length", self._limits.max_request_bytes),
                 ("grpc.max_send_message_length", -1),
                 *SERVER_OPTIONS,
+                *(_TCP_OPTIONS if self._wanted_address is not None else ()),
             ),
         )
         server.add_generic_rpc_handlers((_Methods(self._serve),))
         try:
+            if self._wanted_address is not None:
+                self.address = _listen(server, self._wanted_address)
             self._file = listen_on(server, self._path)
         except OSError as error:
             raise AdsRefused(str(error)) from error
@@ -201,8 +226,8 @@ class AdsServer:
         except TimeoutError:
             behind = ", ".join(_behind(self._nodes.connected(group), sequence)) or "no node is connected"
             raise NotAcknowledged(f"snapshot {version} not acknowledged within {timeout_s} s: {behind}") from None
-        refused = tuple(node.identity.node_id for node in nodes if node.outcome is Outcome.REFUSED)
-        accepted = tuple(node.identity.node_id for node in nodes if node.outcome is not Outcome.REFUSED)
+        refused = tuple(node.identity.node_id for node in nodes if node.settled_outcome is Outcome.REFUSED)
+        accepted = tuple(node.identity.node_id for node in nodes if node.settled_outcome is not Outcome.REFUSED)
         return Acknowledgement(version, accepted, refused)
 
     def _note_progress(self) -> None:
@@ -212,9 +237,9 @@ class AdsServer:
 
     # ---- one stream
 
-    async def _serve(self, requests: AsyncIterator[bytes], context: _StreamContext) -> None:
+    async def _serve(self, requests: AsyncIterator[bytes], context: _StreamContext, wire: Wire) -> None:
         try:
-            identity, session = await self._open(requests)
+            identity, session = await self._open(requests, wire)
         except RequestRefused as refused:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
         if session is None:
@@ -233,16 +258,16 @@ class AdsServer:
             code, default = _TEXTS.get(reason, (grpc.StatusCode.INVALID_ARGUMENT, text))
             await context.abort(code, text or default)
 
-    async def _open(self, requests: AsyncIterator[bytes]) -> tuple[NodeIdentity, Session | None]:
-        """Read the first request and take the node from it (facts-xds 1); no session when the client closed at once."""
+    async def _open(self, requests: AsyncIterator[bytes], wire: Wire) -> tuple[NodeIdentity, Session | None]:
+        """Read the first request and take the node from it (xDS point 1); no session when the client closed at once."""
         async for raw in requests:
-            incoming = decode(raw)
+            incoming = wire.decode(raw)
             identity = incoming.identity
             if identity is None:
                 raise RequestRefused(EndReason.NODE_MISSING, "the first request has no node.id; state it")
             group = self._group_of(identity)
             session = self._nodes.open(
-                identity, group, rate=self._limits.requests_per_s, burst=self._limits.request_burst
+                identity, group, wire, rate=self._limits.requests_per_s, burst=self._limits.request_burst
             )
             published = self._published.get(group)
             if published is not None:
@@ -284,7 +309,7 @@ class AdsServer:
             try:
                 if response is not None:
                     async with asyncio.timeout(self._limits.send_s):
-                        await context.write(encode(response))
+                        await context.write(session.wire.encode(response))
                     continue
             except TimeoutError:
                 return EndReason.NOT_READING, ""
@@ -297,19 +322,41 @@ def _behind(nodes: tuple[Node, ...], sequence: int) -> list[str]:
     return [node.identity.node_id for node in nodes if node.settled < sequence]
 
 
-class _Methods(grpc.GenericRpcHandler):
-    """The two methods of the aggregated service, on raw bytes: Delta is served, the other one says what to use."""
+def _loopback(address: str) -> str:
+    """Return the address if it is a loopback IP with a port, or raise AdsRefused."""
+    host, _, port = address.rpartition(":")
+    try:
+        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback and 0 <= int(port) <= 65_535
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise AdsRefused(f"address {address!r} is no loopback IP with a port; use 127.0.0.1:PORT or [::1]:PORT")
+    return address
 
-    def __init__(self, serve: Callable[[AsyncIterator[bytes], _StreamContext], Awaitable[None]]) -> None:
-        self._handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            _DELTA_METHOD: grpc.stream_stream_rpc_method_handler(serve),
-            _STATE_OF_THE_WORLD_METHOD: grpc.stream_stream_rpc_method_handler(_refuse_state_of_the_world),
-        }
+
+def _listen(server: aio.Server, address: str) -> str:
+    """Have the server listen on the address and return it with the port that it got; OSError where that cannot be."""
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {address}: {error}; end what listens there or choose another port") from error
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+class _Methods(grpc.GenericRpcHandler):
+    """The two methods of the aggregated service, on raw bytes; any other is unimplemented (xDS point 42)."""
+
+    def __init__(self, serve: Callable[[AsyncIterator[bytes], _StreamContext, Wire], Awaitable[None]]) -> None:
+        self._handlers = {method: _handler(serve, wire) for method, wire in _WIRES.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         return self._handlers.get(handler_call_details.method)
 
 
-async def _refuse_state_of_the_world(_requests: AsyncIterator[bytes], context: _StreamContext) -> None:
-    text = "State-of-the-World is not served; set api_type DELTA_GRPC in the bootstrap's ads_config"
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+def _handler(
+    serve: Callable[[AsyncIterator[bytes], _StreamContext, Wire], Awaitable[None]], wire: Wire
+) -> grpc.RpcMethodHandler[bytes, bytes]:
+    async def serve_variant(requests: AsyncIterator[bytes], context: _StreamContext) -> None:
+        await serve(requests, context, wire)
+
+    return grpc.stream_stream_rpc_method_handler(serve_variant)

@@ -1,6 +1,6 @@
 """Access-log entries of Envoy -> the core's values: one function for finished requests, one for tries.
 
-Decides what is taken from an entry (facts-envoy 19 and 20.4 say what is in one) and how text that clients or servers
+Decides what is taken from an entry and how text that clients or servers
 chose is made harmless: cut, and control characters replaced. Refuses nothing: what an entry does not say is None, "" or
 0 as the value's text tells; a number that is none counts as not said. Called by logs.py for every entry, so it is
 written for speed: each submessage is fetched once, maps are asked for known keys only, and times are read as numbers.

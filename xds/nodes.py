@@ -1,6 +1,6 @@
 """The nodes that an ADS server knows: their open streams, what they refused, and their counts.
 
-Decides which stream speaks for a node (the newest, so that the late end of an old one takes nothing away, facts-xds 3)
+Decides which stream speaks for a node (the newest, so that the late end of an old one takes nothing away, xDS point 3)
 and which absent node is forgotten when there are too many. Refuses requests over the rate bound. Owned by ads.py; one
 event loop, no locks.
 """
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 
-from pointsman.xds.delta import Incoming, RequestRefused, decode
 from pointsman.xds.refusals import Refusals
 from pointsman.xds.snapshot import Snapshot
 from pointsman.xds.status import EndReason, NodeIdentity, NodeStatus, Outcome, TypeStatus, XdsEvent
 from pointsman.xds.stream import Stream, StreamLimits
+from pointsman.xds.variant import VariantName
+from pointsman.xds.wire import Incoming, RequestRefused, Wire
 
 
 class Session:
@@ -28,19 +29,30 @@ class Session:
         "node",
         "offered",
         "settled",
+        "settled_outcome",
         "stream",
         "wake",
+        "wire",
     )
 
-    def __init__(self, node: Node, *, limits: StreamLimits, rate: float, burst: int) -> None:
+    def __init__(self, node: Node, wire: Wire, *, limits: StreamLimits, rate: float, burst: int) -> None:
         self.node = node
-        self.stream = Stream(node.identity.node_id, node.refusals, limits=limits)
+        self.wire = wire
+        self.stream = Stream(
+            node.identity.node_id,
+            node.refusals,
+            limits=limits,
+            variant=wire.variant,
+            states_ttl=wire.states_ttl(node.identity),
+        )
         self.wake = asyncio.Event()
         self.ending: tuple[EndReason, str] | None = None
         self.offered = 0
         """Sequence of the latest snapshot offered; snapshots are numbered as they are published."""
         self.settled = 0
         """Sequence of the latest snapshot that the node has answered in full."""
+        self.settled_outcome = Outcome.PENDING
+        """How it was answered; the stream's own outcome may be pending again, for what is sent once more."""
         self._rate = rate
         self._burst = burst
         self._tokens = float(burst)
@@ -55,10 +67,10 @@ class Session:
     def receive(self, raw: bytes, now_s: float) -> tuple[XdsEvent, ...]:
         """Take one request from the wire, or raise RequestRefused."""
         self._spend(now_s)
-        return self.take(decode(raw), now_s)
+        return self.take(self.wire.decode(raw), now_s)
 
     def take(self, incoming: Incoming, now_s: float) -> tuple[XdsEvent, ...]:
-        """Take one decoded request; a type that is not served is counted and ignored (facts-xds 2)."""
+        """Take one decoded request; a type that is not served is counted and ignored (xDS point 2)."""
         if incoming.request is None:
             self.node.ignored_requests += 1
             return ()
@@ -77,7 +89,7 @@ class Session:
 
     def _note(self) -> None:
         if self.stream.outcome is not Outcome.PENDING:
-            self.settled = self.offered
+            self.settled, self.settled_outcome = self.offered, self.stream.outcome
         self.wake.set()
 
     def _spend(self, now_s: float) -> None:
@@ -96,6 +108,7 @@ class Node:
     __slots__ = (
         "_acknowledged_snapshot",
         "_types",
+        "_variant",
         "group",
         "identity",
         "ignored_requests",
@@ -114,6 +127,7 @@ class Node:
         self.ignored_requests = 0
         self.stale_requests = 0
         self._types: tuple[TypeStatus, ...] = ()
+        self._variant: VariantName | None = None
         self._acknowledged_snapshot: str | None = None
 
     @property
@@ -126,15 +140,22 @@ class Node:
         """Return the sequence of the latest snapshot that the newest stream has answered."""
         return self.sessions[-1].settled if self.sessions else 0
 
+    @property
+    def settled_outcome(self) -> Outcome:
+        """Return how the newest stream answered that snapshot."""
+        return self.sessions[-1].settled_outcome if self.sessions else Outcome.PENDING
+
     def close(self, session: Session) -> None:
         """Drop the stream; the last one leaves its state behind as values."""
         self._types = session.stream.types()
+        self._variant = session.wire.variant.name
         self._acknowledged_snapshot = session.stream.acknowledged_snapshot
         self.sessions.remove(session)
 
     def status(self, snapshot: Snapshot | None) -> NodeStatus:
         """Return the node's state; `snapshot` is the one meant for it."""
         stream = self.sessions[-1].stream if self.sessions else None
+        variant = self.sessions[-1].wire.variant.name if self.sessions else self._variant
         return NodeStatus(
             identity=self.identity,
             group=self.group,
@@ -147,6 +168,7 @@ class Node:
             last_refusal=self.last_refusal,
             ignored_requests=self.ignored_requests,
             stale_requests=self.stale_requests,
+            variant=variant,
         )
 
 
@@ -158,12 +180,12 @@ class NodeRegistry:
         self._max_remembered = max_remembered
         self._nodes: dict[str, Node] = {}
 
-    def open(self, identity: NodeIdentity, group: str, *, rate: float, burst: int) -> Session:
+    def open(self, identity: NodeIdentity, group: str, wire: Wire, *, rate: float, burst: int) -> Session:
         """Open a stream for the node; it speaks for the node from now on."""
         node = self._nodes.pop(identity.node_id, None) or Node(identity, group)
         self._nodes[identity.node_id] = node
         node.identity, node.group = identity, group
-        session = Session(node, limits=self._limits, rate=rate, burst=burst)
+        session = Session(node, wire, limits=self._limits, rate=rate, burst=burst)
         node.sessions.append(session)
         self._forget_oldest()
         return session

@@ -1,4 +1,4 @@
-"""What one node refused, kept across its streams so that no refused content is sent to it again (facts-xds 8, 35).
+"""What one node refused, kept across its streams so that no refused content is sent to it again (xDS point 8, 35).
 
 Decides whether content was refused. All refused contents of a name are kept until the node takes another one; the
 oldest give way when there are too many. Shared by the node's streams (stream.py), owned by the server (nodes.py).

@@ -1,8 +1,8 @@
 """A snapshot: all that one group of Envoys is to hold, immutable, versioned by content, checked before anyone sees it.
 
-Decides whether a set of resources may be published: every name that one resource uses in another must exist (facts-xds
+Decides whether a set of resources may be published: every name that one resource uses in another must exist (docs/xds.md
 26). Refuses, with all problems at once, what does not fit together; the caller keeps the snapshot it had. Versions are
-content hashes, so they survive a restart (facts-xds 5). Built from rendered messages, published through ads.py, read
+content hashes, so they survive a restart (xDS point 5). Built from rendered messages, published through ads.py, read
 by stream.py.
 """
 
@@ -37,7 +37,7 @@ class ResourceType(StrEnum):
 
 
 TYPE_ORDER = (ResourceType.CLUSTER, ResourceType.ENDPOINTS, ResourceType.LISTENER, ResourceType.ROUTES)
-"""The order in which one push leaves (facts-xds 25): what is named goes before what names it."""
+"""The order in which one push leaves (xDS point 25): what is named goes before what names it."""
 
 _LABELS = dict(zip(TYPE_ORDER, ("CDS", "EDS", "LDS", "RDS"), strict=True))
 _NOUNS = dict(zip(TYPE_ORDER, ("cluster", "assignment", "listener", "route configuration"), strict=True))
@@ -59,12 +59,16 @@ class Resource:
     type_url: ResourceType
     body: bytes = field(repr=False)
     version: str
+    ttl_s: float | None = None
+    """How long clients that know lifetimes keep it without hearing from the server; None: for ever (xDS point 36)."""
 
     @classmethod
-    def of(cls, message: ResourceMessage) -> Resource:
+    def of(cls, message: ResourceMessage, *, ttl_s: float | None = None) -> Resource:
         """Return the message as a resource, serialised deterministically."""
         body = message.SerializeToString(deterministic=True)
-        return cls(_name_of(message), _type_of(message), body, _hash(body))
+        # Another lifetime is another content: the client has to be told of it.
+        version = _hash(body if ttl_s is None else body + f"\0{ttl_s}".encode())
+        return cls(_name_of(message), _type_of(message), body, version, ttl_s)
 
     def parse(self) -> ResourceMessage:
         """Return the message; google's DecodeError when the body does not parse."""
@@ -107,7 +111,7 @@ class Snapshot:
         problems.extend(_dangling(references, frozenset(static_clusters)))
         if problems:
             raise SnapshotRefused(tuple(problems))
-        type_versions = {kind: _type_version(resources[kind]) for kind in TYPE_ORDER}
+        type_versions = {kind: version_of(resources[kind].values()) for kind in TYPE_ORDER}
         version = _hash("".join(type_versions.values()).encode())
         return cls(MappingProxyType(resources), MappingProxyType(references), MappingProxyType(type_versions), version)
 
@@ -140,10 +144,10 @@ def _hash(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=_VERSION_BYTES).hexdigest()
 
 
-def _type_version(resources: Mapping[str, Resource]) -> str:
-    # Sorted, because the order of arrival is no content; NUL cannot occur in a hash, so entries cannot run together.
-    entries = (f"{name}\0{resources[name].version}\0" for name in sorted(resources))
-    return _hash("".join(entries).encode())
+def version_of(resources: Iterable[Resource]) -> str:
+    """Return the version of a set of resources of one type, whatever their order."""
+    # NUL cannot occur in a hash, so entries cannot run together.
+    return _hash("".join(sorted(f"{resource.name}\0{resource.version}\0" for resource in resources)).encode())
 
 
 def _collect(
@@ -168,7 +172,7 @@ def _collect(
             problems.append(f"{where}: given twice; names must be unique within a type")
             continue
         same = known.get(resource.name)
-        if previous is not None and same is not None and same.body == resource.body:
+        if previous is not None and same is not None and same == resource:
             collected[resource.name] = (same, previous.references[kind][resource.name])
             continue
         try:

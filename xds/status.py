@@ -1,7 +1,7 @@
 """What the xDS server knows of its nodes, as values: states for a status page, events for logs and metrics.
 
 Decides nothing. Made by stream.py and ads.py, read by the agent (`/xds`, metrics, readiness). The text of a refusal is
-Envoy's own, cut to its end, because Envoy puts the reason last (facts-envoy trap 21).
+Envoy's own, cut to its end, because Envoy puts the reason last.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from pointsman.xds.snapshot import ResourceType
+from pointsman.xds.variant import VariantName
 
 _REASON_CHARS = 1_024
 """How much of a refusal's end is kept: the reason is a line or two, what stands before it is a dump of the resource."""
@@ -45,6 +46,8 @@ class NodeIdentity:
     node_id: str
     cluster: str = ""
     agent: str = ""
+    features: frozenset[str] = frozenset()
+    """The client features that the server acts on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,8 @@ class NodeStatus:
     """Requests for types that are not served here."""
     stale_requests: int
     """Answers to nonces that are not outstanding."""
+    variant: VariantName | None = None
+    """How the newest stream speaks; None before the first."""
 
 
 @dataclass(frozen=True, slots=True)

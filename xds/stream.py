@@ -1,6 +1,6 @@
 """One stream of one node: which response may leave next, across the types, and how the node stands with the snapshot.
 
-Decides the order (facts-xds 21-25): what is named goes before what names it; a route or listener that names a cluster
+Decides the order (xDS point 21-25): what is named goes before what names it; a route or listener that names a cluster
 which the client has not taken yet waits, up to a limit; a removal waits until nothing that the client may be using
 names the resource. Decides also what is a refusal (8, 35) and when a stream is to be ended for its bounds. Pure: no
 clock, no I/O; `now_s` is given. Called by ads.py: receive what arrives, offer what is published, send what
@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pointsman.xds.refusals import Refusals
-from pointsman.xds.snapshot import TYPE_ORDER, Resource, ResourceType, Snapshot
+from pointsman.xds.snapshot import TYPE_ORDER, Resource, ResourceType, Snapshot, version_of
 from pointsman.xds.status import EndReason, Outcome, Refusal, ResourceAcked, ResourceRefused, TypeStatus, XdsEvent
 from pointsman.xds.subscription import Request, Response, Subscription
+from pointsman.xds.variant import DELTA, Variant
 
 CDS, EDS, LDS, RDS = TYPE_ORDER
 
@@ -35,7 +36,7 @@ class StreamLimits:
     acknowledge_s: float = 60.0
     """A client that leaves a response unanswered for longer is cut off; it comes back and states what it has."""
     max_response_bytes: int = 3_000_000
-    """A push over this is split: some clients read 4 MiB at most (facts-xds 41). One larger resource goes alone."""
+    """A push over this is split: some clients read 4 MiB at most (xDS point 41). One larger resource goes alone."""
     max_names: int = 20_000
     """Names of one type that a client may subscribe to or claim to hold."""
     max_in_flight: int = 1_000
@@ -47,13 +48,16 @@ class Stream:
 
     __slots__ = (
         "_is_idle",
+        "_is_over",
         "_limits",
         "_node_id",
         "_nonces",
         "_refusals",
         "_removal_since_s",
         "_snapshot",
+        "_states_ttl",
         "_subscriptions",
+        "_variant",
         "_waiting_since_s",
         "acknowledged_snapshot",
         "acknowledged_versions",
@@ -62,16 +66,30 @@ class Stream:
         "stale_requests",
     )
 
-    def __init__(self, node_id: str, refusals: Refusals, *, limits: StreamLimits) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        refusals: Refusals,
+        *,
+        limits: StreamLimits,
+        variant: Variant = DELTA,
+        states_ttl: bool = False,
+    ) -> None:
+        """Make a stream; `states_ttl` says that the client knows lifetimes (xDS point 36)."""
         self._node_id = node_id
         self._refusals = refusals
         self._limits = limits
-        self._subscriptions = {kind: Subscription(kind, refusals) for kind in TYPE_ORDER}
+        self._variant = variant
+        self._states_ttl = states_ttl
+        self._subscriptions = {
+            kind: Subscription(kind, refusals, variant, states_ttl=states_ttl) for kind in TYPE_ORDER
+        }
         self._snapshot: Snapshot | None = None
         self._nonces = 0
         self._waiting_since_s: dict[tuple[ResourceType, str], float] = {}
         self._removal_since_s: float | None = None
         self._is_idle = False
+        self._is_over = False
         self.outcome = Outcome.PENDING
         """How the node stands with the latest snapshot."""
         self.acknowledged_snapshot: str | None = None
@@ -94,11 +112,16 @@ class Stream:
     def reconsider(self) -> None:
         """Look at everything again: what the node had refused was forgiven."""
         self._is_idle = False
+        for subscription in self._subscriptions.values():
+            subscription.refused_whole = ""
         self._note_progress()
 
     def receive(self, request: Request, now_s: float) -> tuple[XdsEvent, ...]:
         """Take one request: its names count always, its answer when the nonce is outstanding."""
         self._is_idle = False
+        if request.name_count > 2 * self._limits.max_names:  # to subscribe and to claim: the stream is ended anyway
+            self._is_over = True
+            return ()
         subscription = self._subscriptions[request.type_url]
         is_first = not subscription.is_started
         event = None if is_first else self._take_answer(subscription, request, now_s)
@@ -110,6 +133,7 @@ class Stream:
 
     def _take_answer(self, subscription: Subscription, request: Request, now_s: float) -> XdsEvent | None:
         if request.error_text is not None:
+            is_unsure = subscription.is_unsure
             answered = subscription.refuse(request.nonce, request.error_text)
             if answered is not None:
                 self.last_refusal = request.error_text
@@ -120,7 +144,7 @@ class Stream:
                     answered.version,
                     names,
                     request.error_text,
-                    is_final=answered.size <= 1,
+                    is_final=is_unsure or answered.size <= 1,
                 )
         else:
             answered = subscription.acknowledge(request.nonce)
@@ -130,8 +154,9 @@ class Stream:
                 return ResourceAcked(
                     self._node_id, request.type_url, answered.version, names, answered.removed, round_trip_ms
                 )
-        # A late or repeated answer gets no response of its own; answering it makes clients loop (facts-envoy trap 20).
-        self.stale_requests += bool(request.nonce)
+        # A late or repeated answer gets no response of its own; answering it makes clients loop.
+        is_last = self._variant.repeats_nonces and request.nonce == subscription.last_nonce
+        self.stale_requests += bool(request.nonce) and not (is_last and request.error_text is None)
         return None
 
     # ---- what is to be done
@@ -146,7 +171,7 @@ class Stream:
             response = self._addition(kind, snapshot, now_s)
             if response is not None:
                 return self._launch(response, snapshot, now_s)
-        response = self._removal(snapshot, now_s)
+        response = self._removal(snapshot, now_s) or self._confirmation(snapshot, now_s)
         if response is not None:
             return self._launch(response, snapshot, now_s)
         self._is_idle = True
@@ -156,11 +181,14 @@ class Stream:
         """Return when the stream must be looked at again though nothing arrived; None for never."""
         deadlines = [since + self._limits.hold_s for since in self._holds()]
         deadlines.extend(sent_at_s + self._limits.acknowledge_s for sent_at_s in self._oldest_in_flight())
+        deadlines.extend(self._confirmations())
         # A limit that passed without effect (refused content is in the way) has nothing to wake for.
         return min((deadline for deadline in deadlines if deadline > now_s), default=None)
 
     def end_reason(self, now_s: float) -> EndReason | None:
         """Return why the stream must be ended now; None when it is within its bounds."""
+        if self._is_over:
+            return EndReason.TOO_MANY_NAMES
         for subscription in self._subscriptions.values():
             if max(len(subscription.names), len(subscription.held)) > self._limits.max_names:
                 return EndReason.TOO_MANY_NAMES
@@ -177,8 +205,9 @@ class Stream:
     def _addition(self, kind: ResourceType, snapshot: Snapshot, now_s: float) -> Response | None:
         """Return the type's next response with new content, absences, or (LDS) removals."""
         subscription = self._subscriptions[kind]
-        if not subscription.is_started or len(subscription.in_flight) >= self._limits.max_in_flight:
+        if not subscription.is_started or not self._has_room(subscription):
             return None
+        states_whole = kind in self._variant.whole_types
         chosen: list[Resource] = []
         size = 0
         is_held_back = False
@@ -189,21 +218,23 @@ class Stream:
             if resource.name in subscription.alone:
                 return self._response(kind, snapshot, (resource,))
             size += len(resource.body)
-            if chosen and size > self._limits.max_response_bytes:
+            if chosen and size > self._limits.max_response_bytes and not states_whole:
                 break
             chosen.append(resource)
         removed = subscription.absent(snapshot)
-        if kind is LDS:
+        if kind is LDS and kind in self._variant.removable_types:
             removed = tuple(dict.fromkeys((*removed, *subscription.gone(snapshot))))
         alone = next((name for name in removed if name in subscription.alone), None)
         if alone is not None:
             return self._response(kind, snapshot, removed=(alone,))
+        if subscription.is_unsure and (is_held_back or version_of(chosen) == subscription.refused_whole):
+            return None  # what waits would be left out, and taken away; what was refused would be again
         if chosen or removed or (subscription.owes_first_answer and not is_held_back):
             return self._response(kind, snapshot, tuple(chosen), removed)
         return None
 
     def _is_held_back(self, resource: Resource, snapshot: Snapshot, now_s: float) -> bool:
-        """Return whether the resource must wait for clusters; routes are not warmed by the client (facts-xds 24)."""
+        """Return whether the resource must wait for clusters; routes are not warmed by the client (xDS point 24)."""
         key = (resource.type_url, resource.name)
         clusters = snapshot.references_of(*key).clusters if resource.type_url in (LDS, RDS) else frozenset()
         missing = [name for name in clusters if not self._is_ready(name, snapshot, frozenset())]
@@ -261,7 +292,9 @@ class Stream:
         for kind in _REMOVAL_ORDER:
             subscription = self._subscriptions[kind]
             removed = tuple(name for name in gone[kind] if not self._may_be_used(kind, name, snapshot))
-            if removed and len(subscription.in_flight) < self._limits.max_in_flight:
+            if kind not in self._variant.removable_types:
+                subscription.let_go(removed)
+            elif removed and self._has_room(subscription):
                 alone = next((name for name in removed if name in subscription.alone), None)
                 return self._response(kind, snapshot, removed=removed if alone is None else (alone,))
         return None
@@ -299,7 +332,31 @@ class Stream:
         removed: tuple[str, ...] = (),
     ) -> Response:
         self._nonces += 1
-        return Response(kind, snapshot.type_versions[kind], str(self._nonces), resources, removed)
+        version = snapshot.type_versions[kind]
+        kept: tuple[Resource, ...] = ()
+        if kind in self._variant.whole_types:
+            kept = self._subscriptions[kind].kept({*removed, *(resource.name for resource in resources)})
+            version = version_of((*resources, *kept))
+        return Response(kind, version, str(self._nonces), resources, removed, kept, states_ttl=self._states_ttl)
+
+    def _confirmation(self, snapshot: Snapshot, now_s: float) -> Response | None:
+        """Return the next response that only has lifetimes begin anew."""
+        for kind, subscription in self._subscriptions.items():
+            confirmed = subscription.to_confirm(now_s) if self._has_room(subscription) else ()
+            if confirmed and kind in self._variant.whole_types:
+                # With the content: Envoy takes a whole of confirmations for an empty one, and removes everything.
+                return self._response(kind, snapshot)
+            if confirmed:
+                self._nonces += 1
+                # A State-of-the-World client knows a confirmation by the version of what it took last.
+                version = subscription.taken_version or snapshot.type_versions[kind]
+                nonce = str(self._nonces)
+                return Response(kind, version, nonce, confirmed=confirmed, states_ttl=True)
+        return None
+
+    def _has_room(self, subscription: Subscription) -> bool:
+        limit = self._variant.max_in_flight or self._limits.max_in_flight
+        return len(subscription.in_flight) < limit
 
     def _launch(self, response: Response, snapshot: Snapshot, now_s: float) -> Response:
         clusters = self._subscriptions[CDS]
@@ -319,7 +376,7 @@ class Stream:
 
     def _is_settled(self, snapshot: Snapshot) -> bool:
         """Return whether the client has asked for, and answered, all of the snapshot that it can reach."""
-        if any(snapshot.of(kind) and not self._subscriptions[kind].is_started for kind in _ROOTS):
+        if any(self._is_awaited(kind, snapshot) for kind in _ROOTS):
             return False
         assignments, routes = self._reachable(CDS), self._reachable(LDS)
         expected: Mapping[ResourceType, frozenset[str]] = {EDS: assignments, RDS: routes}
@@ -327,6 +384,22 @@ class Stream:
             self._subscriptions[kind].is_settled(snapshot, expected.get(kind, frozenset()))
             or self._is_all_withheld(kind, snapshot)
             for kind in TYPE_ORDER
+        )
+
+    def _is_awaited(self, kind: ResourceType, snapshot: Snapshot) -> bool:
+        """Return whether the client has yet to ask for anything of the root type.
+
+        One that names its listeners asks for the clusters that it is told of, perhaps for none, and not for all: those
+        without weight are of no interest to gRPC. So once it has asked, its names are taken for all that it wants.
+        """
+        if self._subscriptions[kind].is_started or not snapshot.of(kind):
+            return False
+        listeners = self._subscriptions[LDS]
+        if kind is LDS or not listeners.is_started or listeners.is_wildcard:
+            return True
+        holders = (*listeners.held.values(), *self._subscriptions[RDS].held.values())
+        return any(
+            held.references is not None and held.references.clusters & snapshot.of(CDS).keys() for held in holders
         )
 
     def _reachable(self, kind: ResourceType) -> frozenset[str]:
@@ -400,7 +473,17 @@ class Stream:
             yield self._removal_since_s
 
     def _is_due(self, now_s: float) -> bool:
-        return any(now_s - since >= self._limits.hold_s for since in self._holds())
+        return any(now_s - since >= self._limits.hold_s for since in self._holds()) or any(
+            now_s >= confirm_at_s for confirm_at_s in self._confirmations()
+        )
+
+    def _confirmations(self) -> Iterator[float]:
+        if not self._states_ttl:
+            return
+        for subscription in self._subscriptions.values():
+            confirm_at_s = subscription.confirm_at_s()
+            if confirm_at_s is not None and self._has_room(subscription):
+                yield confirm_at_s
 
     def _oldest_in_flight(self) -> Iterator[float]:
         for subscription in self._subscriptions.values():

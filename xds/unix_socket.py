@@ -1,7 +1,7 @@
 """How our gRPC servers listen on a fixed unix path that a predecessor may still hold.
 
 Decides the order: bind beside the path, with no rights for others, and rename over it. So Envoy, which knows only the
-path, meets the old server or the new one and never nothing (facts-envoy 20.7). Refuses a path that is too long for a
+path, meets the old server or the new one and never nothing. Refuses a path that is too long for a
 socket, or where something lies that is none. Called by logs.py and ads.py before their servers start.
 """
 

@@ -9,10 +9,11 @@ import pytest
 import pytest_asyncio
 from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
+from pointsman.router.breakers import Breakers
 from pointsman.router.build import build_table
 from pointsman.router.table import Table
 from pointsman.sidecar.admin import MAX_ASK_BYTES, PAGES, make_app
-from pointsman.sidecar.views import Json, table_view
+from pointsman.sidecar.views import Json, breakers_view, table_view
 from pointsman.xds.status import NodeIdentity, NodeStatus, Outcome
 from sample_policies import SUPPORT_POLICY
 
@@ -37,6 +38,9 @@ class Source:
 
     def table(self) -> tuple[Table, str, bool]:
         return build_table(SUPPORT_POLICY), "v7", self.reads_body
+
+    def breakers(self) -> Json:
+        return breakers_view(Breakers(), 0, acts=True)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return (NODE,)

@@ -166,6 +166,9 @@ def test_xds_nodes_have_what_was_sent_acknowledged_and_refused() -> None:
             {
                 "id": "node-1",
                 "connected": True,
+                "variant": None,
+                "group": "all",
+                "agent": "",
                 "outcome": "refused",
                 "snapshot": "s2",
                 "acknowledgedSnapshot": "s1",

@@ -148,3 +148,13 @@ def test_parse_returns_the_message() -> None:
     parsed = Resource.of(cluster("a")).parse()
     assert isinstance(parsed, api.Cluster)
     assert parsed.name == "a"
+
+
+def test_point_36_lifetime_is_content_and_is_kept_when_resources_are_reused() -> None:
+    plain, lasting = Resource.of(cluster("a")), Resource.of(cluster("a"), ttl_s=30)
+    assert plain.body == lasting.body
+    assert plain.version != lasting.version != Resource.of(cluster("a"), ttl_s=31).version
+    first = Snapshot.build([lasting], [assignment("a")])
+    assert first.of(ResourceType.CLUSTER)["a"].ttl_s == 30
+    assert Snapshot.build([Resource.of(cluster("a"), ttl_s=30)], [assignment("a")], previous=first) == first
+    assert Snapshot.build([plain], [assignment("a")], previous=first).of(ResourceType.CLUSTER)["a"].ttl_s is None
