@@ -88,6 +88,8 @@ class Live:
 
     def readmit(self, admits: Admits, publish: Callable[[Snapshot], None]) -> None:
         """Make and publish the table again under the breakers' decisions; they hold for later policies too."""
+        if admits == self._admits:
+            return
         self._admits = admits
         made = self._make(self.in_force.policy, self.in_force)
         if made.snapshot.version != self.in_force.snapshot.version:

@@ -18,7 +18,6 @@ from until import until
 CONNECTIONS = 60
 NEW = """
 import socket, sys
-from until import until
 sockets = []
 for _ in range(int(sys.argv[2])):
     one = socket.socket()
