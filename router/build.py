@@ -169,7 +169,7 @@ class _Node:
             rungs: list[Rung] = [self._rung(route, model, pinned)]
             if route.pin.mode is PinMode.LADDER:
                 rungs += self._fallback_rungs(route, model, candidates)
-            ladder = Ladder(_once(rungs), is_pin=True)
+            ladder = Ladder(_once(rungs), is_pin=True, marks_confidence=_asks_confidence(route))
             arm = Arm(ladder, FULL_SHARE, Reason.PINNED)
             return self._row(route, f"pin={version}", Reason.PINNED, (arm,), None, tuple(candidates))
         if candidates:
@@ -209,7 +209,7 @@ class _Node:
             name = f"{route.name}/{self.key}/{qos.name if qos else '-'}/{how}"
             return Refusal(name, 503, _nobody(candidates), retry_after_s=2)
         if chosen is None:
-            arms: tuple[Arm, ...] = (Arm(Ladder(stable_rungs), FULL_SHARE, Reason.FALLBACK),)
+            arms: tuple[Arm, ...] = (Arm(_ladder(route, stable_rungs), FULL_SHARE, Reason.FALLBACK),)
             return self._row(route, how, Reason.FALLBACK, arms, qos, tuple(candidates), note)
         arms = self._arms(route, chosen, stable_rungs, reason, candidates)
         return self._row(route, how, reason, arms, qos, tuple(candidates), note)
@@ -218,7 +218,7 @@ class _Node:
         self, route: Route, chosen: Model, stable_rungs: tuple[Rung, ...], reason: Reason, candidates: list[Candidate]
     ) -> tuple[Arm, ...]:
         """The canary's arm first, then the rest: a growing share only adds keys (design rule 2)."""
-        stable = Arm(Ladder(stable_rungs), FULL_SHARE, reason)
+        stable = Arm(_ladder(route, stable_rungs), FULL_SHARE, reason)
         canary = route.canary
         if canary is None or canary.model != chosen.name:
             return (stable,)
@@ -230,7 +230,7 @@ class _Node:
         candidates.append(Candidate(target, why is None, why or f"canary: {canary.share_parts / 100:g} % of keys"))
         if why is not None:
             return (stable,)
-        ladder = Ladder(_once([self._rung(route, chosen, version), *stable_rungs]))
+        ladder = _ladder(route, _once([self._rung(route, chosen, version), *stable_rungs]))
         share, rest = apportion((canary.share_parts, FULL_SHARE - canary.share_parts))
         return (Arm(ladder, share, Reason.CANARY), Arm(stable.ladder, rest, reason))
 
@@ -260,6 +260,7 @@ class _Node:
             retries=retries,
             timeouts=route.timeouts,
             qos=qos,
+            low_confidence_below=route.retries.low_confidence_below if retries and _asks_confidence(route) else None,
             note=note,
             candidates=candidates,
         )
@@ -322,6 +323,14 @@ class _Node:
             version = chosen.version(fallback.version)
             return (chosen, version) if version else None
         return None
+
+
+def _asks_confidence(route: Route) -> bool:
+    return bool(route.retries.low_confidence_below) and route.retries.max_count > 0
+
+
+def _ladder(route: Route, rungs: tuple[Rung, ...]) -> Ladder:
+    return Ladder(rungs, marks_confidence=_asks_confidence(route))
 
 
 def _once(rungs: list[Rung]) -> tuple[Rung, ...]:

@@ -64,9 +64,25 @@ def at_most(bound: float) -> str:
         raise ValueError(f"bound must not be negative, found {bound}")
     whole, _, fraction = f"{Decimal(repr(round(bound, 4))):f}".partition(".")
     fraction = fraction.rstrip("0")
-    options = [f"{whole}(\\.({_fractions_up_to(fraction)}))?"]
+    options = [rf"{whole}(\.({_fractions_up_to(fraction)}))?"]
     if below := _integers_below(int(whole)):
         options.append(f"({below}){_FRACTION}")
+    return "|".join(f"({option})" for option in options)
+
+
+def below(bound: float) -> str:
+    """Return an expression for numbers < bound (> 0, up to four decimals); decimals may be longer here."""
+    if bound <= 0:
+        raise ValueError(f"bound must be positive, found {bound}")
+    whole, _, fraction = f"{Decimal(repr(round(bound, 4))):f}".partition(".")
+    fraction = fraction.rstrip("0")
+    options = []
+    if fraction:
+        less = [fraction[:n] for n in range(1, len(fraction))]
+        less += [f"{fraction[:n]}{_digit(0, int(char) - 1)}[0-9]*" for n, char in enumerate(fraction) if char != "0"]
+        options.append(rf"{whole}(\.({'|'.join(less)}))?")
+    if integers := _integers_below(int(whole)):
+        options.append(rf"({integers})(\.[0-9]+)?")
     return "|".join(f"({option})" for option in options)
 
 

@@ -168,7 +168,6 @@ UNUSED: tuple[Unused, ...] = (
     ),
     Unused("Route", ("spec", "breaker", "hard"), unless=False),
     Unused("Route", ("spec", "breaker", "percentiles")),
-    Unused("Route", ("spec", "retries", "lowConfidenceBelow")),
     Unused("Route", ("spec", "pin", "maxConcurrency")),
     Unused("AIModelProfile", ("spec", "latencyBudgetMs")),
     Unused("Settings", ("spec", "mode", "rollout"), unless="act"),

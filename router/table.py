@@ -61,15 +61,21 @@ Rung = TargetRung | CannedRung
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """Rungs in order. Its name is made of its content, so that equal ladders are one cluster."""
+    """Rungs in order. Its name is made of its content, so that equal ladders are one cluster.
+
+    `marks_confidence`: answers say how sure the server was in a form that a retry can read (xds/clusters.py).
+    """
 
     rungs: tuple[Rung, ...]
     is_pin: bool = False
+    marks_confidence: bool = False
 
     @property
     def name(self) -> str:
         """The aggregate cluster's name: no target's can be the same, for theirs hold no `>`."""
-        return f"{'pin' if self.is_pin else 'ladder'}>" + ">".join(rung.key for rung in self.rungs)
+        return f"{'pin' if self.is_pin else 'ladder'}{'~' if self.marks_confidence else ''}>" + ">".join(
+            rung.key for rung in self.rungs
+        )
 
     @property
     def first_target(self) -> Target | None:
@@ -85,7 +91,7 @@ class Ladder:
     @property
     def bypass(self) -> Ladder:
         """The same ladder without its first rung; of a single rung, a canned 503."""
-        return Ladder(self.rungs[1:] or (OUT_OF_SERVICE,), self.is_pin)
+        return Ladder(self.rungs[1:] or (OUT_OF_SERVICE,), self.is_pin, self.marks_confidence)
 
 
 OUT_OF_SERVICE = CannedRung(status=503, retry_after_s=2)
@@ -132,6 +138,7 @@ class Row:
     retries: int
     timeouts: Timeouts
     qos: QosClass | None = None
+    low_confidence_below: float | None = None
     note: str = ""
     candidates: tuple[Candidate, ...] = ()
 
@@ -141,6 +148,20 @@ class Row:
             raise ValueError(
                 f"row {self.name}: arm bases sum to {sum(arm.base for arm in self.arms)}, expected {FULL_SHARE}"
             )
+
+    @property
+    def improvable(self) -> tuple[str, ...]:
+        """Targets after which every ladder of the row has another model: whose unsure answers may be asked again.
+
+        A canned rung is no better than an unsure answer, so the last model's stands.
+        """
+        followed: dict[str, bool] = {}
+        for ladder in (side for arm in self.arms for side in (arm.ladder, arm.ladder.bypass)):
+            for rung, after in zip(ladder.rungs, (*ladder.rungs[1:], None), strict=True):
+                if isinstance(rung, TargetRung):
+                    name = str(rung.target)
+                    followed[name] = followed.get(name, True) and isinstance(after, TargetRung)
+        return tuple(name for name, is_followed in followed.items() if is_followed)
 
     @property
     def label(self) -> str:

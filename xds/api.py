@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap as Bootstrap
     from envoy.config.cluster.v3.circuit_breaker_pb2 import CircuitBreakers as CircuitBreakers
     from envoy.config.cluster.v3.cluster_pb2 import Cluster as Cluster
+    from envoy.config.common.mutation_rules.v3.mutation_rules_pb2 import HeaderMutation as HeaderMutation
     from envoy.config.core.v3.address_pb2 import Address as Address
     from envoy.config.core.v3.base_pb2 import DataSource as DataSource
     from envoy.config.core.v3.base_pb2 import HeaderValueOption as HeaderValueOption
@@ -176,6 +177,7 @@ else:
     AggregateClusterConfig = _message_class("envoy.extensions.clusters.aggregate.v3.ClusterConfig")
     DynamicModuleConfig = _message_class("envoy.extensions.dynamic_modules.v3.DynamicModuleConfig")
     DynamicModuleFilter = _message_class("envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter")
+    HeaderMutation = _message_class("envoy.config.common.mutation_rules.v3.HeaderMutation")
     HeaderMutationFilter = _message_class("envoy.extensions.filters.http.header_mutation.v3.HeaderMutation")
     Router = _message_class("envoy.extensions.filters.http.router.v3.Router")
     UpstreamCodec = _message_class("envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec")
@@ -274,6 +276,7 @@ __all__ = [
     "GrpcService",
     "HTTPAccessLogEntry",
     "HeaderMatcher",
+    "HeaderMutation",
     "HeaderMutationFilter",
     "HeaderValueOption",
     "Http1ProtocolOptions",

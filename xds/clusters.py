@@ -16,6 +16,7 @@ from pointsman.xds.api import (
     AggregateClusterConfig,
     Cluster,
     ClusterLoadAssignment,
+    HeaderMutation,
     HeaderMutationFilter,
     HeaderValueOption,
     InternalUpstreamTransport,
@@ -26,7 +27,16 @@ from pointsman.xds.api import (
     pack,
 )
 from pointsman.xds.module_filter import module_filter
-from pointsman.xds.names import ACCEPTS_KEY, CANNED_TARGET, METADATA, REWRITE_FILTER, REWRITE_HEADER, TARGET_KEY
+from pointsman.xds.names import (
+    ACCEPTS_KEY,
+    CANNED_TARGET,
+    CONFIDENCE_HEADER,
+    MARK_HEADER,
+    METADATA,
+    REWRITE_FILTER,
+    REWRITE_HEADER,
+    TARGET_KEY,
+)
 
 UPSTREAM_IDLE_MS = 4_000
 """Below the shortest keep-alive of common model servers (uvicorn: 5 s), so that Envoy closes first."""
@@ -164,32 +174,39 @@ def _ladder_cluster(ladder: Ladder, limits: Limits | None) -> Cluster:
     cluster.cluster_type.typed_config.CopyFrom(
         pack(AggregateClusterConfig(clusters=[child_name(rung) for rung in ladder.rungs]))
     )
-    if ladder.rewrites and limits is not None:
-        cluster.typed_extension_protocol_options[HTTP_OPTIONS].CopyFrom(pack(_rewriting_options(limits)))
+    rewrites = ladder.rewrites and limits is not None
+    if rewrites or ladder.marks_confidence:
+        options = _ladder_options(limits if rewrites else None, marks_confidence=ladder.marks_confidence)
+        cluster.typed_extension_protocol_options[HTTP_OPTIONS].CopyFrom(pack(options))
     return cluster
 
 
-def _rewriting_options(limits: Limits) -> UpstreamHttpOptions:
-    """Filters that run once a try and give the chosen rung's server a model name that it accepts.
+def _ladder_options(rewrites_within: Limits | None, *, marks_confidence: bool) -> UpstreamHttpOptions:
+    """Filters that run once a try: give the chosen rung's server a name that it accepts; mark how sure its answer is.
 
-    They belong to the aggregate: a child's own are not run under it (facts measured on Envoy 1.40). The header is
+    They belong to the aggregate: a child's own are not run under it (measured on Envoy 1.40). The request's header is
     removed first, because tries share their headers.
     """
     options = UpstreamHttpOptions()
     options.explicit_http_config.http_protocol_options.SetInParent()
-    names = HeaderMutationFilter()
-    names.mutations.request_mutations.add(remove=REWRITE_HEADER)
-    option = names.mutations.request_mutations.add().append
-    option.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-    option.header.key = REWRITE_HEADER
-    option.header.value = f"%UPSTREAM_METADATA({METADATA}:{ACCEPTS_KEY})%"
-    for name, config in (
-        ("envoy.filters.http.header_mutation", names),
-        ("pointsman.rewrite", module_filter(REWRITE_FILTER, limits)),
-        ("envoy.filters.http.upstream_codec", UpstreamCodec()),
-    ):
-        options.http_filters.add(name=name).typed_config.CopyFrom(pack(config))
+    mutation = HeaderMutationFilter()
+    if rewrites_within is not None:
+        mutation.mutations.request_mutations.add(remove=REWRITE_HEADER)
+        _append(mutation.mutations.request_mutations.add(), REWRITE_HEADER, ACCEPTS_KEY)
+    if marks_confidence:
+        _append(mutation.mutations.response_mutations.add(), MARK_HEADER, TARGET_KEY, f"%RESP({CONFIDENCE_HEADER})%|")
+    options.http_filters.add(name="envoy.filters.http.header_mutation").typed_config.CopyFrom(pack(mutation))
+    if rewrites_within is not None:
+        rewriter = pack(module_filter(REWRITE_FILTER, rewrites_within))
+        options.http_filters.add(name="pointsman.rewrite").typed_config.CopyFrom(rewriter)
+    options.http_filters.add(name="envoy.filters.http.upstream_codec").typed_config.CopyFrom(pack(UpstreamCodec()))
     return options
+
+
+def _append(mutation: HeaderMutation, header: str, metadata_key: str, before: str = "") -> None:
+    mutation.append.append_action = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    mutation.append.header.key = header
+    mutation.append.header.value = f"{before}%UPSTREAM_METADATA({METADATA}:{metadata_key})%"
 
 
 def child_name(rung: Rung) -> str:

@@ -29,6 +29,10 @@ TRACE_ID_TAG = "trace_id"
 SPAN_ID_TAG = "span_id"
 
 MODEL_HEADER = "x-pm-model"
+CONFIDENCE_HEADER = "x-model-confidence"
+MARK_HEADER = "x-pm-confidence"
+"""On an answer, between the ladder and the retry policy: the confidence, a bar, and who answered."""
+
 REWRITE_HEADER = "x-pm-rewrite"
 TARGET_HEADER = "x-pointsman-target"
 REASON_HEADER = "x-pointsman-reason"

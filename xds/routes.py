@@ -12,7 +12,7 @@ import re
 
 from pointsman.router.decide import SESSION_TTL, class_quality_percent
 from pointsman.router.intent import MODELS_PATH, paths_of
-from pointsman.router.number_regex import NUMBER_REGEX, at_least, at_most
+from pointsman.router.number_regex import NUMBER_REGEX, at_least, at_most, below
 from pointsman.router.policy import HeaderMatch, Intent, MatchKind, PathMatch, QosClass
 from pointsman.router.request import (
     CLASS_HEADER,
@@ -48,6 +48,7 @@ from pointsman.xds.api import (
     pack,
 )
 from pointsman.xds.names import (
+    MARK_HEADER,
     METADATA,
     MODEL_HEADER,
     MODELS_ROW,
@@ -94,6 +95,7 @@ class RouteRenderer:
         host = config.virtual_hosts.add(name=ROUTES, domains=["*"])
         host.include_request_attempt_count = True
         host.request_headers_to_remove.append(MODEL_HEADER)
+        host.response_headers_to_remove.append(MARK_HEADER)
         if self._answers_headers:
             host.response_headers_to_add.append(_header(TARGET_HEADER, f"%UPSTREAM_METADATA({METADATA}:{TARGET_KEY})%"))
             if self._traces:
@@ -229,6 +231,11 @@ def _set_retries(route: Route, row: Row) -> None:
     if codes:
         words.append("retriable-status-codes")
         policy.retriable_status_codes.extend(codes)
+    if row.low_confidence_below is not None and row.improvable:
+        words.append("retriable-headers")
+        unsure = policy.retriable_headers.add(name=MARK_HEADER).string_match.safe_regex
+        targets = "|".join(re.escape(target) for target in row.improvable)
+        unsure.regex = rf"({below(row.low_confidence_below)})\|({targets})"
     policy.retry_on = ",".join(words)
     policy.num_retries.value = row.retries
     policy.retry_back_off.base_interval.FromMilliseconds(RETRY_BASE_MS)

@@ -269,7 +269,6 @@ UNUSED = [
     ("require", [model(), route(require={"sameNuma": True})]),
     ("scorers", [model(), route(scorers={"a": 1})]),
     ("breaker", [model(), route(breaker={"hard": True})]),
-    ("lowConfidenceBelow", [model(), route(retries={"lowConfidenceBelow": 0.5})]),
     ("maxConcurrency", [model(), route(pin={"maxConcurrency": 5})]),
     ("cached", [model(), route(fallback=[{"cached": {"maxAge": "1s"}}])]),
     ("site", [model(), route(fallback=[{"site": {"url": "http://a"}}])]),

@@ -40,6 +40,7 @@ class Backend:
     def __init__(self) -> None:
         self.port = 0
         self.status = 200
+        self.extra: dict[str, str] = {}
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
         self._server: asyncio.Server
 
@@ -57,9 +58,10 @@ class Backend:
         try:
             while True:
                 self.seen.append(await read_message(reader))
+                extra = "".join(f"{name}: {value}\r\n" for name, value in self.extra.items()).encode()
                 writer.write(
                     b"HTTP/1.1 %d Any\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
-                    b"x-served-by: %d\r\n\r\n{}" % (self.status, self.port)
+                    b"x-served-by: %d\r\n%s\r\n{}" % (self.status, self.port, extra)
                 )
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
