@@ -8,8 +8,10 @@ BUILD_INPUTS := pyproject.toml setup.py constraints.txt tools/setup.sh $(wildcar
 STUBS := .types/stubs/.made
 PACKAGES := router xds otel sidecar
 FUZZ_SECONDS ?= 60
+SEED ?= 1,2,3
+MINUTES ?= 10
 
-.PHONY: setup demo test test-unit test-envoy test-differential check contracts bench fuzz-scan wheel clean
+.PHONY: setup demo test test-unit test-envoy test-differential check chaos bench bench-scale fuzz fuzz-scan wheel clean
 
 setup: $(STAMP) xds/envoy_api.binpb
 
@@ -47,11 +49,21 @@ check: setup $(STUBS)
 	@$(VENV)/bin/lint-imports
 	@$(PYTHON) -m pytest -q tests/contracts
 
+chaos: setup
+	@$(PYTHON) tests/chaos/run.py --seeds $(SEED) --minutes $(MINUTES)
+
+bench-scale: setup
+	@$(PYTHON) benchmarks/scale.py --write
+
 bench: setup
 	@$(PYTHON) benchmarks/run.py
 
 fuzz-scan: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PYTHON) -m pytest -q -m fuzz tests/scan
+
+# the five fuzz targets, an hour in all by default
+fuzz: setup
+	@FUZZ_SECONDS=$${FUZZ_SECONDS:-720} $(PYTHON) -m pytest -q -m fuzz
 
 wheel: setup
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .

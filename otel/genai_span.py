@@ -85,6 +85,7 @@ OTHER_ERROR = "_OTHER"
 _SPAN_FLAGS = (
     0x01 | SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 )  # sampled, and the parent is another process's
+_LATEST_UNIX_NS = 2**64 - 1
 _ZERO_TRACE = bytes(16)
 _ZERO_SPAN = bytes(8)
 
@@ -124,7 +125,7 @@ def build_span(entry: RequestEntry, routed: Routed, *, span_id: bytes, tries: Se
     span.span_id = span_id
     span.parent_span_id = parent_id
     span.flags = _SPAN_FLAGS
-    span.start_time_unix_nano = entry.started_unix_ns
+    span.start_time_unix_nano = _time_in(entry, 0)
     span.end_time_unix_nano = _time_in(entry, entry.duration_ms)
     if model is not None and known_model is None:
         span.attributes.add(key=names.REQUEST_MODEL).value.string_value = model
@@ -315,11 +316,11 @@ def _add_events(span: Span, entry: RequestEntry, tries: Sequence[TryEntry]) -> N
     if entry.attempts > 1:
         retries = [one for one in tries if one.attempt > 1]
         for one in retries:
-            event = span.events.add(name=names.EVENT_RETRY, time_unix_nano=one.started_unix_ns)
+            event = span.events.add(name=names.EVENT_RETRY, time_unix_nano=_time_in(one, 0))
             event.attributes.add(key=names.RESEND_COUNT).value.int_value = one.attempt - 1
             event.attributes.add(key=names.TARGET).value.string_value = one.target
         if not retries:
-            event = span.events.add(name=names.EVENT_RETRY, time_unix_nano=entry.started_unix_ns)
+            event = span.events.add(name=names.EVENT_RETRY, time_unix_nano=_time_in(entry, 0))
             event.attributes.add(key=names.RESEND_COUNT).value.int_value = entry.attempts - 1
     if entry.first_chunk_ms is not None:
         span.events.add(name=names.EVENT_FIRST_CHUNK, time_unix_nano=_time_in(entry, entry.first_chunk_ms))
@@ -329,8 +330,9 @@ def _cause(flags: tuple[str, ...], causes: Mapping[str, str]) -> str | None:
     return next((causes[flag] for flag in flags if flag in causes), None)
 
 
-def _time_in(entry: RequestEntry, offset_ms: float) -> int:
-    return entry.started_unix_ns + max(0, round(offset_ms * 1_000_000))
+def _time_in(entry: RequestEntry | TryEntry, offset_ms: float) -> int:
+    """Return the time, within what a span can hold: a clock that is wrong must not cost the batch."""
+    return min(max(0, entry.started_unix_ns + max(0, round(offset_ms * 1_000_000))), _LATEST_UNIX_NS)
 
 
 def _id(text: str | None, zero: bytes) -> bytes | None:

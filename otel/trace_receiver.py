@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -53,6 +54,7 @@ class TraceReceiver:
         self.spans: deque[ReceivedSpan] = deque(maxlen=MAX_SPANS)
         self.raw: deque[bytes] = deque(maxlen=1_000)
         self.port = 0
+        self.unreadable = 0
 
     async def __aenter__(self) -> TraceReceiver:
         """Listen."""
@@ -68,7 +70,11 @@ class TraceReceiver:
     async def take(self, request: bytes, _context: aio.ServicerContext[bytes, bytes]) -> bytes:
         """Keep one export request."""
         self.raw.append(request)
-        self.spans.extend(read_spans(request))
+        try:
+            self.spans.extend(read_spans(request))
+        except DecodeError:
+            self.unreadable += 1
+            raise
         async with self._arrived:
             self._arrived.notify_all()
         return ExportTraceServiceResponse().SerializeToString()

@@ -7,6 +7,7 @@ host: it listens where Settings.admin says, loopback by default, and tells no se
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from aiohttp import web
 from pointsman.router.decide import decide
 from pointsman.router.request import Request
 from pointsman.router.table import Table
+from pointsman.sidecar.json_log import event
 from pointsman.sidecar.question import QuestionRefused, ask
 from pointsman.sidecar.views import Json, decision_view, table_view, xds_view
 from pointsman.xds.status import NodeStatus
@@ -112,6 +114,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         if refusal.content_type == "application/json":
             raise
         return _json({"error": f"{refusal.reason}: {request.method} {request.path}"}, status=refusal.status)
+    except Exception as error:  # noqa: BLE001 - the outermost handler: a fault of one page must not be silent
+        event("admin page failed", logging.ERROR, error=error, page=request.path)
+        return _json({"error": "internal error; it is in the log"}, status=500)
 
 
 async def _asked(request: web.Request) -> Request:
@@ -125,10 +130,17 @@ async def _asked(request: web.Request) -> Request:
             path=request.query.get("path", "/v1/chat/completions"),
             headers=request.query.getall("header", []),
             model=request.query.get("model"),
-            body=await request.read() if request.method == "POST" else None,
+            body=await _read(request) if request.method == "POST" else None,
         )
     except QuestionRefused as refused:
         raise _bad(f"parameter {refused}") from refused
+
+
+async def _read(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except (web.RequestPayloadError, ValueError) as error:
+        raise QuestionRefused("body: it cannot be read; send it as it is, without content-encoding") from error
 
 
 def _bad(message: str) -> web.HTTPBadRequest:

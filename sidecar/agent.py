@@ -62,6 +62,10 @@ class AgentRefused(Exception):
     """The agent cannot run as asked: policy, port or state; exit 2."""
 
 
+class AgentFault(Exception):
+    """The agent cannot go on; its Envoy can, and must not be ended with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """What the command line says."""
@@ -144,8 +148,13 @@ class Agent:
             self._envoy = EnvoyProcess(self._envoy_options(binary, state), self._on_envoy)
             try:
                 return await self._until_stopped(self._envoy)
-            finally:
+            except (EnvoyFailed, NotAcknowledged, asyncio.CancelledError):
                 await self._envoy.stop()
+                raise
+            except BaseException as fault:
+                # A fault of ours ends the agent, not the traffic: the next run adopts this Envoy.
+                await self._envoy.abandon()
+                raise AgentFault("the agent has a fault and ends; Envoy serves on with its last table") from fault
 
     async def _start_admin(self, opened: contextlib.AsyncExitStack) -> None:
         runner = web.AppRunner(make_app(self), access_log=None)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import os
 import sys
 from pathlib import Path
 
-from pointsman.sidecar.agent import Agent, AgentRefused, RunOptions
+from pointsman.sidecar.agent import Agent, AgentFault, AgentRefused, RunOptions
 from pointsman.sidecar.envoy_binary import EnvoyFailed
-from pointsman.sidecar.json_log import start_logging
+from pointsman.sidecar.json_log import event, start_logging
 from pointsman.xds.ads import NotAcknowledged
 
 
@@ -37,6 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
     except AgentRefused as refused:
         print(refused, file=sys.stderr)
         return 2
+    except AgentFault as fault:
+        event(str(fault), logging.ERROR, error=fault)
+        sys.stderr.flush()
+        os._exit(1)  # an orderly exit would end the child with us
     except (EnvoyFailed, NotAcknowledged) as failed:
         print(f"pointsman run: {failed}", file=sys.stderr)
         return 1

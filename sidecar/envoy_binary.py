@@ -119,7 +119,7 @@ def _known_verdict(path: Path, key: _FilesKey) -> str | None:
     try:
         found = json.loads(path.read_bytes())
         return str(found["problem"]) if found["files"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

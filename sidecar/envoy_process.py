@@ -139,6 +139,7 @@ class EnvoyProcess:
         """A handful at most: each launch and each piece of work says one thing, once."""
 
         self._was_ready = asyncio.Event()
+        self._is_abandoned = False
         self._task: asyncio.Task[EnvoyGone] | None = None
         self._group = asyncio.TaskGroup()
         self._work: asyncio.Task[None] | None = None
@@ -198,6 +199,13 @@ class EnvoyProcess:
         self._events.put_nowait(StopAsked())
         return await asyncio.shield(self._task)
 
+    async def abandon(self) -> None:
+        """Leave Envoy serving with its last table, unsupervised: for an agent that has a fault and must end."""
+        self._is_abandoned = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
     async def gone(self) -> EnvoyGone:
         """Wait until no Envoy runs and none will."""
         if self._task is None:
@@ -236,7 +244,7 @@ class EnvoyProcess:
             return gone
         finally:
             # Reached with a living child only when this task was cancelled or has a fault: nobody would supervise it.
-            if self._process is not None:
+            if self._process is not None and not self._is_abandoned:
                 send_signal(self._process, signal.SIGKILL)
                 self._forget_process()
 
@@ -281,9 +289,11 @@ class EnvoyProcess:
 
     async def _launch(self) -> None:
         state = self._state_dir
-        state.admin_socket.unlink(missing_ok=True)
         log = -1
         try:
+            state.admin_socket.unlink(missing_ok=True)
+            if not state.bootstrap.exists():
+                self._write_bootstrap()  # somebody removed it
             log = open_log(state.envoy_log)
             log_from = os.fstat(log).st_size
             child = await asyncio.create_subprocess_exec(
@@ -292,8 +302,10 @@ class EnvoyProcess:
                 env=self._environment(),
                 cwd="/",
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                # Its log goes to the file by --log-path. What it says besides is the dump of a crash, with the headers
+                # of the request at hand: nobody may keep that.
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
         except OSError as error:
@@ -330,7 +342,7 @@ class EnvoyProcess:
 
     async def _watch(self, child: asyncio.subprocess.Process, log_from: int) -> None:
         code = await child.wait()
-        exit_text = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        exit_text = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
         self._events.put_nowait(Died(exit_text, log_tail(self._state_dir.envoy_log, log_from)))
 
     async def _await_ready(self) -> None:
@@ -460,3 +472,10 @@ def _new_node_id() -> str:
 def default_concurrency() -> int:
     """Return the worker threads for this machine: Envoy serves a sidecar's load with two."""
     return max(1, min(len(os.sched_getaffinity(0)), _MAX_CONCURRENCY))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return str(number)

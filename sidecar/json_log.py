@@ -43,6 +43,8 @@ def start_logging(level: str, stream: TextIO | None = None) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger(LOGGER).setLevel(level.upper())
+    # It logs what clients sent, headers and queries included; the admin server tells its own faults (admin.py).
+    logging.getLogger("aiohttp.server").disabled = True
 
 
 def event(message: str, level: int = logging.INFO, /, *, error: Exception | None = None, **fields: object) -> None:

@@ -53,9 +53,9 @@ def read(path: Path) -> tuple[tuple[Document, ...], tuple[Problem, ...]]:
 
 
 def _files(path: Path, problems: list[Problem]) -> list[Path]:
-    if not path.is_dir():
-        return [path]
     try:
+        if not path.is_dir():
+            return [path]
         names = sorted(entry.name for entry in path.iterdir())
     except OSError as error:
         problems.append(_problem(str(path), 0, Code.UNREADABLE, _reason(error)))

@@ -53,7 +53,7 @@ def fingerprint(path: Path) -> Fingerprint:
     """Return what tells whether the policy's files are still those that were read; take it before reading."""
     try:
         files = sorted(filter(_is_policy, path.iterdir())) if path.is_dir() else [path]
-    except OSError:
+    except OSError:  # a folder that cannot be looked into: reading it will tell why
         return ()
     found = []
     for file in files:

@@ -117,9 +117,22 @@ def living_envoys(path: Path) -> tuple[EnvoyRecord, ...]:
     """
     try:
         records = tuple(_record_of(row) for row in json.loads(path.read_bytes())["envoys"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ()
-    return tuple(record for record in records if is_alive(record.process))
+    return tuple(record for record in records if is_alive(record.process) and _runs(record.process.pid, path.parent))
+
+
+def _runs(pid: int, folder: Path) -> bool:
+    """Whether the process was started with a file of the folder: an Envoy of ours names its bootstrap there.
+
+    Whoever can write the file could else have us end any process of this user.
+    """
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return False
+    prefix = os.fsencode(folder.absolute()) + b"/"
+    return any(argument.startswith(prefix) for argument in arguments)
 
 
 def write_envoys(path: Path, records: tuple[EnvoyRecord, ...]) -> None:

@@ -216,6 +216,32 @@ static bool sends_body(struct pm_view method) {
   return pm_same(method, PM_VIEW("POST")) || pm_same(method, PM_VIEW("PUT")) || pm_same(method, PM_VIEW("PATCH"));
 }
 
+/* Values that Envoy puts into protobuf strings as they are (log entries, span tags): bytes outside printable ASCII would
+ * make the whole message unreadable, other requests' entries included. They become question marks, for the server too. */
+static void make_harmless(void *envoy, const struct header_list *list) {
+  static const struct pm_view told[] = {PM_VIEW("x-request-id"), PM_VIEW("user-agent"), PM_VIEW("x-client-trace-id"),
+                                        PM_VIEW("x-prompt-template")};
+  enum { TOLD = sizeof told / sizeof *told, ROOM = 256 };
+  char texts[TOLD][ROOM];
+  size_t sizes[TOLD] = {0};
+  bool changed[TOLD] = {false};
+  for (const struct header *h = list->headers, *end = h + list->count; h < end; h++) {
+    if (h->key.size != 10 && h->key.size != 12 && h->key.size != 17) continue;
+    for (size_t n = 0; n < TOLD; n++) {
+      if (!pm_same(h->key, told[n]) || changed[n] || pm_is_ascii(h->value)) continue;
+      changed[n] = true;
+      sizes[n] = h->value.size < ROOM ? h->value.size : ROOM;
+      for (size_t i = 0; i < sizes[n]; i++)
+        texts[n][i] = h->value.ptr[i] >= ' ' && h->value.ptr[i] <= '~' ? h->value.ptr[i] : '?';
+    }
+  }
+  /* Only now: a header that is set takes its other lines with it, and the list would point to nothing. */
+  for (size_t n = 0; n < TOLD; n++)
+    if (changed[n])
+      envoy_dynamic_module_callback_http_set_header(envoy, REQUEST_HEADERS, told[n],
+                                                    (struct pm_view){texts[n], sizes[n]});
+}
+
 static int scan_request_headers(void *envoy, struct filter *f, const struct request_head *head, bool end) {
   const struct config *config = f->config;
   clock_gettime(CLOCK_MONOTONIC, &f->began);
@@ -390,6 +416,7 @@ PM_HOOK int envoy_dynamic_module_on_http_filter_request_headers(void *envoy, voi
   struct request_head head;
   headers_read(envoy, REQUEST_HEADERS, &list);
   request_head(&list, &head);
+  if (f->config->role == ROLE_SCAN) make_harmless(envoy, &list);
   int status = f->config->role == ROLE_SCAN ? scan_request_headers(envoy, f, &head, end)
                                             : rewrite_request_headers(envoy, f, &head, end);
   headers_free(&list);

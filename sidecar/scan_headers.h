@@ -47,6 +47,12 @@ static inline struct pm_view pm_before(struct pm_view a, char separator) {
   return pm_trimmed(a);
 }
 
+static inline bool pm_is_ascii(struct pm_view a) {
+  for (size_t i = 0; i < a.size; i++)
+    if (a.ptr[i] < ' ' || a.ptr[i] > '~') return false;
+  return true;
+}
+
 /* ---- media types ---- */
 
 enum pm_media { PM_MEDIA_ABSENT, PM_MEDIA_JSON, PM_MEDIA_SSE, PM_MEDIA_GRPC, PM_MEDIA_OTHER };

@@ -29,6 +29,10 @@ MAX_REGEX_PROGRAM = 100_000
 Envoy's default of 100 would refuse `[0-9]{99}`."""
 
 
+TRACKED_BUFFER_POWER = 20
+"""Streams that buffer 1 MiB or more are tracked, in classes of powers of two; smaller ones are never reset."""
+
+
 @dataclass(frozen=True, slots=True)
 class BootstrapSpec:
     """Identity, sockets (paths) and limits of one Envoy."""
@@ -93,7 +97,7 @@ def _add_runtime(bootstrap: Bootstrap) -> None:
 
 
 def _add_overload(bootstrap: Bootstrap, spec: BootstrapSpec) -> None:
-    """Heap over 90 %: give memory back; over 95 %: refuse new requests. Connections are capped."""
+    """Heap over 88 %: the largest streams are reset; 90 %: memory goes back; 95 %: requests are refused."""
     overload = bootstrap.overload_manager
     overload.refresh_interval.FromMilliseconds(250)
     heap = overload.resource_monitors.add(name="envoy.resource_monitors.fixed_heap")
@@ -108,3 +112,9 @@ def _add_overload(bootstrap: Bootstrap, spec: BootstrapSpec) -> None:
     ):
         trigger = overload.actions.add(name=name).triggers.add(name="envoy.resource_monitors.fixed_heap")
         trigger.threshold.value = value
+    # Many stalled uploads hold more than any one of them may: the largest streams are reset first, from 90 % on.
+    overload.buffer_factory_config.minimum_account_to_track_power_of_two = TRACKED_BUFFER_POWER
+    reset = overload.actions.add(name="envoy.overload_actions.reset_high_memory_stream")
+    scaled = reset.triggers.add(name="envoy.resource_monitors.fixed_heap").scaled
+    scaled.scaling_threshold = 0.88
+    scaled.saturation_threshold = 0.94

@@ -220,10 +220,13 @@ def _add_tracing(manager: HttpConnectionManager, sample_ratio: float) -> None:
     for tag, value in (
         ("pointsman.target", f"%UPSTREAM_METADATA({METADATA}:{TARGET_KEY})%"),
         ("pointsman.reason", f"%RESP({REASON_HEADER})%"),
-        # Envoy's own value has the query, which may hold a key.
-        ("http.url", "%REQ(:SCHEME)%://%REQ(:AUTHORITY)%%PATH(NQ)%"),
+        # Envoy's own value has the query and the client's host, which may hold a key or a password.
+        ("http.url", "%REQ(:SCHEME)%://%DOWNSTREAM_LOCAL_ADDRESS%%PATH(NQ)%"),
     ):
         tracing.custom_tags.add(tag=tag, value=value)
+    # Envoy's own tags of headers outside the contract: whatever a client writes there is no business of a span.
+    for tag in ("user_agent", "guid:x-client-trace-id"):
+        tracing.custom_tags.add(tag=tag).literal.value = "-"
     tracing.custom_tags.add(tag="gen_ai.prompt.name").request_header.name = "x-prompt-template"
     otel = OpenTelemetryConfig(service_name="pointsman-envoy")
     otel.max_cache_size.value = 4_096

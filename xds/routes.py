@@ -84,12 +84,14 @@ class RouteRenderer:
         self._answers_headers = answers_headers
         self._traces = traces
         self._has_scanner = has_scanner
-        self._rows: dict[Leaf, Any] = {}
+        self._rows: dict[str, tuple[Leaf, Any]] = {}
+        self._nodes: dict[str, tuple[ModelNode, Refusal, Matcher.OnMatch]] = {}
 
     def render(self, table: Table) -> RouteConfiguration:
         """Return the whole RouteConfiguration of the table."""
-        kept = self._rows
-        self._rows = {leaf: kept[leaf] for leaf in dict.fromkeys(table.leaves()) if leaf in kept}
+        rows, nodes = self._rows, self._nodes
+        self._rows = {leaf.name: rows[leaf.name] for leaf in table.leaves() if leaf.name in rows}
+        self._nodes = {node.key: nodes[node.key] for node in table.nodes if node.key in nodes}
         config = RouteConfiguration(name=ROUTES)
         config.max_direct_response_body_size_bytes.value = MAX_DIRECT_RESPONSE_BYTES
         host = config.virtual_hosts.add(name=ROUTES, domains=["*"])
@@ -127,6 +129,15 @@ class RouteRenderer:
         )
 
     def _node(self, node: ModelNode, table: Table) -> Matcher.OnMatch:
+        """Return the model's part of the tree, as it was while nothing in it has changed."""
+        kept = self._nodes.get(node.key)
+        if kept is not None and kept[:2] == (node, table.contradictory_pin):
+            return kept[2]
+        made = self._make_node(node, table)
+        self._nodes[node.key] = (node, table.contradictory_pin, made)
+        return made
+
+    def _make_node(self, node: ModelNode, table: Table) -> Matcher.OnMatch:
         pins = {version: self._branches(branches) for version, branches in node.pins}
         repeated = [
             (matchers.regex(PIN_HEADER, f" *{re.escape(version)}( *, *{re.escape(version)} *)+"), on_match)
@@ -175,10 +186,12 @@ class RouteRenderer:
         return matchers.tree(CLASS_HEADER, named, by_number)
 
     def _act(self, leaf: Leaf) -> Matcher.OnMatch:
-        packed = self._rows.get(leaf)
-        if packed is None:
-            packed = self._rows[leaf] = pack(self._refusal(leaf) if isinstance(leaf, Refusal) else self._row(leaf))
-        return matchers.act(packed)
+        kept = self._rows.get(leaf.name)
+        # Compared, not hashed: a row is a deep value, and most rows are what they were.
+        if kept is None or kept[0] != leaf:
+            packed = pack(self._refusal(leaf) if isinstance(leaf, Refusal) else self._row(leaf))
+            kept = self._rows[leaf.name] = (leaf, packed)
+        return matchers.act(kept[1])
 
     def _refusal(self, refusal: Refusal) -> Route:
         route = _direct_route(refusal.name, refusal.status, refusal.message)

@@ -191,7 +191,7 @@ class Subscription:
         for name in subscribe:
             if name == WILDCARD:
                 if self.is_wildcard:
-                    self._owed.update(known)  # asked for all once more: the client may have forgotten (xDS point 30)
+                    self._owed.update(known, self.held)  # all once more: the client may have forgotten (xDS point 30)
                 self.is_wildcard = True
                 continue
             self.names.add(name)

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,8 +29,9 @@ from pointsman.sidecar.process_identity import (
 
 
 @pytest.fixture
-def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(["sleep", "60"]) as process:
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that names a file of the folder among its arguments, as an Envoy of ours does."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path / "x")]) as process:
         yield process
         process.kill()
 
@@ -94,6 +96,14 @@ def test_file_gives_back_the_living_ones(sleeper: subprocess.Popen[bytes], tmp_p
     assert not path.exists()
 
 
+def test_process_that_does_not_name_our_folder_is_no_envoy_of_ours(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        record = EnvoyRecord(_identity(stranger), tmp_path / "admin.sock", "node-1", EnvoyOrigin())
+        write_envoys(tmp_path / "envoy.pid", (record,))
+        assert living_envoys(tmp_path / "envoy.pid") == ()
+        stranger.kill()
+
+
 def test_file_of_another_version_names_what_it_knows(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
     identity = _identity(sleeper)
     path = tmp_path / "envoy.pid"
@@ -114,7 +124,7 @@ async def test_end_is_awaited_by_who_is_not_the_parent(sleeper: subprocess.Popen
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"envoys": [{}]}', '{"envoys": [{"process": {"pid": 1}}]}', "\xff"]
+    "content", ["", "{", "[" * 200_000, "[]", '{"envoys": [{}]}', '{"envoys": [{"process": {"pid": 1}}]}', "\xff"]
 )
 def test_damaged_file_names_nobody(content: str, tmp_path: Path) -> None:
     path = tmp_path / "envoy.pid"
