@@ -85,10 +85,10 @@ def decide(request: Request, table: Table, *, reads_body: bool = True) -> Decisi
     ttl = seen.joined(SESSION_TTL_HEADER)
     if ttl is not None and not SESSION_TTL.fullmatch(ttl):
         return _refused(steps, Step("session", "x-session-ttl cannot be read"), table.bad_session_ttl)
-    if strip_query(seen.path) == MODELS_PATH and seen.method in ("GET", "HEAD"):
-        return Decision(
-            (*steps, Step("path", "the list of models is answered from policy")), listed_models=table.listed_models
-        )
+    if seen.method in ("GET", "HEAD") and (listed := _listed(seen.path, table)) is not None:
+        if not listed and strip_query(seen.path) != MODELS_PATH:
+            return _refused(steps, Step("path", "names a model that is not listed"), table.unknown_model)
+        return Decision((*steps, Step("path", "models are answered from policy")), listed_models=listed)
     node = table.node(model_key) if model_key != UNNAMEABLE else None
     if node is None:
         return _refused(steps, Step("model", "not in the policy"), table.unknown_model)
@@ -98,6 +98,16 @@ def decide(request: Request, table: Table, *, reads_body: bool = True) -> Decisi
         return _refused(steps, Step("pin", pinned), refusal)
     steps.append(Step("pin", "none" if pinned is None else "version known"))
     return _routed(seen, node.unpinned if pinned is None else pinned, steps)
+
+
+def _listed(path: str, table: Table) -> tuple[str, ...] | None:
+    """The models that the path asks for: all, one (exactly named), none of that name; None: it asks for no models."""
+    if strip_query(path) == MODELS_PATH:
+        return table.listed_models
+    if not path.startswith(MODELS_PATH + "/"):
+        return None
+    name = path.removeprefix(MODELS_PATH + "/")
+    return (name,) if name in table.listed_models else ()
 
 
 def _refused(steps: list[Step], step: Step, refusal: Refusal) -> Decision:

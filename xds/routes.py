@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from pointsman.router.decide import SESSION_TTL, class_quality_percent
 from pointsman.router.intent import MODELS_PATH, paths_of
@@ -114,17 +115,20 @@ class RouteRenderer:
                 matchers.negate(matchers.regex(SESSION_TTL_HEADER, SESSION_TTL.pattern)),
             )
         )
-        lists_models = matchers.all_of(
+        asks_for_models = matchers.all_of(
             (
-                matchers.regex(":path", re.escape(MODELS_PATH) + _QUERY),
+                matchers.regex(":path", re.escape(MODELS_PATH) + r"(/.*|\?.*)?"),
                 matchers.any_of((matchers.exact(":method", "GET"), matchers.exact(":method", "HEAD"))),
             )
         )
+        single = {f"{MODELS_PATH}/{name}": matchers.act(self._models(_model(name))) for name in table.listed_models}
+        listed = {"object": "list", "data": [_model(name) for name in table.listed_models]}
+        models = matchers.listing(
+            ((matchers.regex(":path", re.escape(MODELS_PATH) + _QUERY), matchers.act(self._models(listed))),),
+            matchers.tree(":path", single, self._act(table.unknown_model)),
+        )
         return matchers.listing(
-            (
-                (bad_ttl, self._act(table.bad_session_ttl)),
-                (lists_models, matchers.act(pack(self._models(table.listed_models)))),
-            ),
+            ((bad_ttl, self._act(table.bad_session_ttl)), (asks_for_models, models)),
             by_model,
         )
 
@@ -201,11 +205,13 @@ class RouteRenderer:
             route.response_headers_to_add.append(_header("retry-after", str(refusal.retry_after_s)))
         return route
 
-    def _models(self, names: tuple[str, ...]) -> Route:
-        route = _models_route(names)
+    def _models(self, answer: Mapping[str, object]) -> Any:
+        """What the API says of models, from policy."""
+        route = _direct_route(MODELS_ROW, 200, json.dumps(answer))
+        route.response_headers_to_add.append(_header("content-type", "application/json"))
         if self._answers_headers:
             route.response_headers_to_add.append(_header(REASON_HEADER, Reason.LISTED.value))
-        return route
+        return pack(route)
 
     def _row(self, row: Row) -> Route:
         route = Route(name=row.name)
@@ -337,9 +343,6 @@ def _direct_route(name: str, status: int, body: str) -> Route:
     return route
 
 
-def _models_route(names: tuple[str, ...]) -> Route:
-    """The API's list of models; `created` 0: policy does not say when a model was made."""
-    data = [{"id": name, "object": "model", "created": 0, "owned_by": "pointsman"} for name in names]
-    route = _direct_route(MODELS_ROW, 200, json.dumps({"object": "list", "data": data}))
-    route.response_headers_to_add.append(_header("content-type", "application/json"))
-    return route
+def _model(name: str) -> dict[str, object]:
+    """The API's model object; `created` 0: policy does not say when a model was made."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "pointsman"}

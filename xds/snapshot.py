@@ -1,9 +1,9 @@
 """A snapshot: all that one group of Envoys is to hold, immutable, versioned by content, checked before anyone sees it.
 
-Decides whether a set of resources may be published: every name that one resource uses in another must exist (docs/xds.md
-26). Refuses, with all problems at once, what does not fit together; the caller keeps the snapshot it had. Versions are
-content hashes, so they survive a restart (xDS point 5). Built from rendered messages, published through ads.py, read
-by stream.py.
+Decides whether a set of resources may be published: every name that one resource uses in another must exist (xDS
+point 26). Refuses, with all problems at once, what does not fit together; the caller keeps the snapshot it had.
+Versions are content hashes, so they survive a restart (xDS point 5). Built from rendered messages, published through
+ads.py, read by stream.py.
 """
 
 from __future__ import annotations

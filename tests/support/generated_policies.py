@@ -157,7 +157,9 @@ class RequestGenerator:
     def request(self) -> Request:
         """One request, with its header lines in order."""
         method = self.random.choices(("POST", "GET", "PUT"), (8, 1, 1))[0]
-        path = self.random.choices((*PATHS, "/v1/models"), (9, 3, 4, 4, 1, 4, 3, 1, 1, 1))[0]
+        path = self.random.choices(
+            (*PATHS, "/v1/models", "/v1/models/model-0", "/v1/models/x?y"), (9, 3, 4, 4, 1, 4, 3, 1, 1, 2, 2, 1)
+        )[0]
         headers: list[tuple[str, str]] = []
         for name, values, chance in (
             ("model-version", (*VERSION_NAMES * 3, "v9", "v1,v1", "v1, v1", "v1,v2.2", ""), 0.25),
