@@ -8,8 +8,8 @@ its own, with the filters' reasons.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from pointsman.router.policy import (
     FULL_SHARE,
@@ -52,12 +52,15 @@ SINGLE_RUNG_RETRY_ON = ("connect-failure", "reset-before-request")
 """A row with one rung keeps one retry on it, only where nothing can have run (design rule 9)."""
 
 
-def build_table(policy: Policy) -> Table:
-    """Return the table that the policy asks for, before any live decision."""
+def build_table(policy: Policy, promoted: Mapping[str, str] | None = None) -> Table:
+    """Return the table that the policy asks for, before any live decision.
+
+    `promoted`: the last target that a rollout promoted, by route; it is that model's stable version there.
+    """
     ordered = sorted(policy.routes, key=lambda route: (-route.match.condition_count, route.name))
     names = dict.fromkeys(name for route in ordered for name in (*route.targets, *route.match.models))
     known = dict.fromkeys([*(model.name for model in policy.models), *names])
-    builders = {key: _Node(policy, tuple(ordered), key) for key in (AUTO, *known)}
+    builders = {key: _Node(policy, tuple(ordered), key, promoted or {}) for key in (AUTO, *known)}
     listed = tuple(sorted(names))
     return Table(
         nodes=tuple(builder.build() for builder in builders.values()),
@@ -84,10 +87,14 @@ def build_table(policy: Policy) -> Table:
     )
 
 
-def stable_version(model: Model, route: Route) -> Version:
-    """Return the version that gets what the canary does not: the first listed one that is not the route's canary."""
+def stable_version(model: Model, route: Route, promoted: str | None = None) -> Version:
+    """Return the version that gets what the canary does not: the last target promoted on the route, else the first.
+
+    The first that is listed; never the route's canary where there is another one.
+    """
     canary = route.canary.version if route.canary and route.canary.model == model.name else None
-    return next((version for version in model.versions if version.name != canary), model.versions[0])
+    others = tuple(version for version in model.versions if version.name != canary) or model.versions[:1]
+    return next((version for version in others if f"{model.name}@{version.name}" == promoted), others[0])
 
 
 def class_fault(version: Version, qos: QosClass) -> str | None:
@@ -107,6 +114,7 @@ class _Node:
     policy: Policy
     routes: tuple[Route, ...]
     key: str
+    promoted: Mapping[str, str] = field(default_factory=dict)
 
     def build(self) -> ModelNode:
         routes = [route for route in self.routes if self._is_applicable(route)]
@@ -196,7 +204,7 @@ class _Node:
         chosen: Model | None = None
         rungs: list[Rung] = []
         for model in self._models(route):
-            version = stable_version(model, route)
+            version = self._stable(model, route)
             why = self._filtered(route, model, version, qos)
             taken = "first listed target that meets the class" if chosen is None else "rung: meets the class too"
             candidates.append(Candidate(Target(model.name, version.name), why is None, why or taken))
@@ -223,7 +231,7 @@ class _Node:
         if canary is None or canary.model != chosen.name:
             return (stable,)
         version = chosen.version(canary.version)
-        if version is None or version is stable_version(chosen, route):
+        if version is None or version is self._stable(chosen, route):
             return (stable,)
         target = Target(chosen.name, version.name)
         why = self._refused_by_server(route, version)
@@ -264,6 +272,9 @@ class _Node:
             note=note,
             candidates=candidates,
         )
+
+    def _stable(self, model: Model, route: Route) -> Version:
+        return stable_version(model, route, self.promoted.get(route.name))
 
     def _refused_by_server(self, route: Route, version: Version) -> str | None:
         """Why the version's server would not take the name that the client sent, or None."""
@@ -318,7 +329,7 @@ class _Node:
     def _fallback_target(self, fallback: Fallback, chosen: Model | None, route: Route) -> tuple[Model, Version] | None:
         if isinstance(fallback, ModelFallback):
             model = self.policy.model(fallback.model)
-            return (model, stable_version(model, route)) if model else None
+            return (model, self._stable(model, route)) if model else None
         if isinstance(fallback, VersionFallback) and chosen is not None:
             version = chosen.version(fallback.version)
             return (chosen, version) if version else None

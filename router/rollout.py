@@ -147,14 +147,12 @@ def plan_of(policy: Policy, route: Route, promoted: str | None = None) -> Plan |
         return None
     is_fixed = canary.weight_parts is not None
     steps = (Step(canary.weight_parts),) if canary.weight_parts is not None else canary.steps
-    others = (version.name for version in model.versions if version.name != canary.version)
-    last = next((name for name in others if f"{model.name}@{name}" == promoted), None)
     stated = {name: value for name, value in asdict(canary).items() if value not in (None, ())}
     return Plan(
         route=route.name,
         model=canary.model,
         version=canary.version,
-        stable=last or stable_version(model, route).name,
+        stable=stable_version(model, route, promoted).name,
         steps=steps,
         analysis=canary.analysis or (None if is_fixed else Analysis()),
         validation=canary.validation,

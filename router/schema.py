@@ -150,13 +150,6 @@ UNUSED: tuple[Unused, ...] = (
         unless="model-version",
         note="accepted, no effect in this version: only model-version pins",
     ),
-    Unused(
-        "Route",
-        ("spec", "canary", "steps", "[1:]"),
-        note="accepted, no effect in this version: only the first step is used",
-    ),
-    Unused("Route", ("spec", "canary", "analysis")),
-    Unused("Route", ("spec", "canary", "validation")),
     Unused("Route", ("spec", "rules")),
     Unused("Route", ("spec", "require")),
     Unused("Route", ("spec", "scorers")),
@@ -170,7 +163,6 @@ UNUSED: tuple[Unused, ...] = (
     Unused("Route", ("spec", "breaker", "percentiles")),
     Unused("Route", ("spec", "pin", "maxConcurrency")),
     Unused("AIModelProfile", ("spec", "latencyBudgetMs")),
-    Unused("Settings", ("spec", "mode", "rollout"), unless="act"),
     Unused("Settings", ("spec", "mode", "choice"), unless="act"),
     Unused(
         "Settings",

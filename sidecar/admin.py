@@ -17,6 +17,7 @@ from pointsman.router.request import Request
 from pointsman.router.table import Table
 from pointsman.sidecar.json_log import event
 from pointsman.sidecar.question import QuestionRefused, ask
+from pointsman.sidecar.rollout_admin import RolloutSource, add_rollout_pages
 from pointsman.sidecar.views import Json, decision_view, table_view, xds_view
 from pointsman.xds.status import NodeStatus
 
@@ -26,7 +27,7 @@ MAX_ASK_BYTES = 65_536
 """A question to `/explain` is small: headers and the start of a body."""
 
 
-class AdminSource(Protocol):
+class AdminSource(RolloutSource, Protocol):
     """What the admin server asks of the agent."""
 
     def health(self) -> Json:
@@ -52,6 +53,7 @@ PAGES = {
     "/table": "rows with arms in parts of 10,000, reasons, endpoints with weights",
     "/explain": "what would happen to a request: ?method=&path=&header=NAME:VALUE&model=NAME, or POST its body",
     "/breakers": "per target and class: state closed, open or ramping, reason, since, tries per window",
+    "/rollouts": "per route: phase, step, share, both versions side by side, history; POST /rollouts/ROUTE/VERB",
     "/xds": "per node what was sent, acknowledged and refused",
 }
 
@@ -102,6 +104,7 @@ def make_app(source: AdminSource) -> web.Application:
     ):
         app.router.add_get(path, handler)
     app.router.add_post("/explain", explain)
+    add_rollout_pages(app, source)
     return app
 
 

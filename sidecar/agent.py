@@ -20,6 +20,7 @@ from pathlib import Path
 from aiohttp import web
 from pointsman.otel.exporter import SpanExporter
 from pointsman.router.entry import LogGap, RequestEntry, TryEntry
+from pointsman.router.rollout import Verb
 from pointsman.router.table import Table
 from pointsman.sidecar import policy_file
 from pointsman.sidecar.admin import make_app
@@ -38,6 +39,8 @@ from pointsman.sidecar.policy_watch import Fingerprint, changes, fingerprint
 from pointsman.sidecar.port_probe import PortRefused, check_port, claimed_port
 from pointsman.sidecar.process_identity import living_envoys
 from pointsman.sidecar.recorder import Recorder
+from pointsman.sidecar.rollout_loop import RolloutLoop
+from pointsman.sidecar.rollout_store import RolloutStore
 from pointsman.sidecar.state_dir import StateDir, StateRefused, default_state_path, runtime_path
 from pointsman.sidecar.supervision import EnvoyAdopted, EnvoyDied, EnvoyReady, EnvoyRestarting, EnvoyStarted, Timing
 from pointsman.sidecar.views import Json, breakers_view
@@ -89,6 +92,7 @@ class Agent:
         self._logs: LogReceiver
         self._recorder: Recorder
         self._breakers: BreakerLoop
+        self._rollouts: RolloutLoop
         self._envoy: EnvoyProcess | None = None
         self._published = asyncio.Event()
         self._seen: Fingerprint = ()
@@ -115,7 +119,10 @@ class Agent:
                 check_port(settings.admin)
                 self._scanner_problem = await supports_module(binary, MODULE, state)
                 has_scanner = self._scanner_problem is None
-                self._live = Live(decoded.policy, Renderer(has_scanner=has_scanner))
+                self._rollouts = RolloutLoop(
+                    decoded.policy, RolloutStore(state.rollouts), self._on_decision, withheld=self._withheld
+                )
+                self._live = Live(decoded.policy, Renderer(has_scanner=has_scanner), self._rollouts)
                 self._live.tell_start(decoded.problems)
                 if not has_scanner:
                     event("header mode: bodies are not read", logging.WARNING, reason=self._scanner_problem)
@@ -127,8 +134,9 @@ class Agent:
         live = self._live
         self._recorder = Recorder(live.metrics, live.in_force.attribution)
         self._ads = AdsServer(state.xds_socket, group_of=group_of, on_event=self._on_xds)
-        self._breakers = BreakerLoop(live.in_force.policy, live.metrics, self._on_breaker)
+        self._breakers = BreakerLoop(live.in_force.policy, live.metrics, self._on_decision)
         self._breakers.adopt(live.in_force.policy, live.in_force.attribution.rows)
+        self._rollouts.adopt(live.in_force.policy, live.in_force.attribution.rows)
         self._logs = LogReceiver(state.log_socket, self._on_entries)
         self._publish(live.in_force.snapshot)
         self._renew_exporter()
@@ -195,6 +203,7 @@ class Agent:
                 group.create_task(self._watch_policy()),
                 group.create_task(self._confirm_changes()),
                 group.create_task(self._breakers.run()),
+                group.create_task(self._rollouts.run()),
             ]
             gone = group.create_task(envoy.gone())
             await asyncio.wait((gone, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -241,7 +250,8 @@ class Agent:
             return
         self._recorder.attribution = self._live.in_force.attribution
         self._breakers.adopt(self._live.in_force.policy, self._live.in_force.attribution.rows)
-        self._on_breaker()
+        self._rollouts.adopt(self._live.in_force.policy, self._live.in_force.attribution.rows)
+        self._on_decision()
         if self._live.in_force.policy.settings.tracing != tracing:
             self._renew_exporter()
         event("policy published", took_ms=round((time.monotonic() - started) * 1e3, 1))
@@ -249,9 +259,14 @@ class Agent:
     def _on_entries(self, entries: Sequence[RequestEntry | TryEntry | LogGap]) -> None:
         self._recorder.record(entries)
         self._breakers.observe(entries)
+        self._rollouts.observe(entries)
 
-    def _on_breaker(self) -> None:
-        """Put the breakers' decisions into the table; in observe mode there are none."""
+    def _withheld(self) -> tuple[str, ...]:
+        """Targets that a breaker does not admit whole."""
+        return tuple(target for target, _ in self._breakers.breakers.admits()) if self._breakers.acts else ()
+
+    def _on_decision(self) -> None:
+        """Put the breakers' and the rollouts' decisions into the table; in observe mode there are none."""
         self._live.readmit(self._breakers.breakers.admits() if self._breakers.acts else {}, self._publish)
         self._recorder.attribution = self._live.in_force.attribution
 
@@ -384,6 +399,14 @@ class Agent:
     def breakers(self) -> Json:
         """Return every breaker with its state, reason and counts."""
         return breakers_view(self._breakers.breakers, time.monotonic_ns() // 1_000_000, acts=self._breakers.acts)
+
+    def rollouts(self) -> Json:
+        """Return every rollout with its evidence and history."""
+        return self._rollouts.view()
+
+    def rollout_command(self, route: str, verb: Verb) -> Json:
+        """Do what an operator asks; KeyError for an unknown route, RolloutRefused where it does not fit."""
+        return self._rollouts.command(route, verb)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Return the xDS nodes."""

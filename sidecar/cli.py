@@ -7,7 +7,16 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from pointsman.sidecar import command_run, demo, explain, policy_report, render_command, simulator, xds_command
+from pointsman.sidecar import (
+    command_run,
+    demo,
+    explain,
+    policy_report,
+    render_command,
+    rollout_command,
+    simulator,
+    xds_command,
+)
 
 COMMANDS = (
     ("run", "run Envoy and its agent on this host under a policy", command_run),
@@ -15,6 +24,7 @@ COMMANDS = (
     ("explain", "tell what would happen to a request, and why", explain),
     ("render", "print the Envoy resources that a policy becomes", render_command),
     ("xds", "tell how each xDS client stands", xds_command),
+    ("rollout", "tell how canaries' rollouts stand; pause, resume, promote, abort or retry one", rollout_command),
     ("simulate", "run a model server that behaves like a real one", simulator),
     ("demo", "show routing, refusals and a trace on this machine, with a real Envoy", demo),
 )

@@ -8,14 +8,16 @@ keep their first values.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pointsman.otel.metrics import Metrics
 from pointsman.router.admission import Admits, admit_table
 from pointsman.router.build import build_table
 from pointsman.router.policy import Policy, Settings
 from pointsman.router.problem import Code, Problem, Severity
+from pointsman.router.rollout import share_table
 from pointsman.router.table import Table
 from pointsman.sidecar.attribution import Attribution
 from pointsman.sidecar.json_log import event
@@ -28,6 +30,15 @@ FIXED_SETTINGS = ("listen", "admin", "state_dir")
 """Settings that take effect at the next start."""
 
 MAX_LOGGED_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Live decisions that a table was made with."""
+
+    admits: Admits
+    shares: Mapping[str, int]
+    promoted: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +55,25 @@ class InForce:
     """What such clients cannot be told."""
 
     attribution: Attribution
+    decided: Decided
+
+
+class Rolled(Protocol):
+    """What rollouts decide, asked for a policy that is, or is about to be, in force."""
+
+    def shares(self, policy: Policy) -> Mapping[str, int]:
+        """Return the canaries' shares in parts of 10,000 by route; what is not in it stays as configured."""
+
+    def promoted(self, policy: Policy) -> Mapping[str, str]:
+        """Return the last target promoted by route."""
 
 
 class Live:
     """Holds the policy in force and replaces it whole."""
 
-    def __init__(self, policy: Policy, renderer: Renderer) -> None:
+    def __init__(self, policy: Policy, renderer: Renderer, rolled: Rolled | None = None) -> None:
         """Take the first policy; SnapshotRefused when Envoy resources cannot be made of it."""
+        self._rolled = rolled
         self._renderer = renderer
         self._admits: Admits = {}
         self.problems: tuple[Problem, ...] = ()
@@ -87,10 +110,10 @@ class Live:
         return True
 
     def readmit(self, admits: Admits, publish: Callable[[Snapshot], None]) -> None:
-        """Make and publish the table again under the breakers' decisions; they hold for later policies too."""
-        if admits == self._admits:
-            return
+        """Make and publish the table again under the decisions in force; they hold for later policies too."""
         self._admits = admits
+        if self._decided(self.in_force.policy) == self.in_force.decided:
+            return
         made = self._make(self.in_force.policy, self.in_force)
         if made.snapshot.version != self.in_force.snapshot.version:
             self.in_force = made
@@ -119,7 +142,8 @@ class Live:
                 event("policy has warnings", logging.WARNING, problems=shown, problem_count=len(warnings))
 
     def _make(self, policy: Policy, before: InForce | None) -> InForce:
-        table = admit_table(build_table(policy), self._admits)
+        decided = self._decided(policy)
+        table = admit_table(share_table(build_table(policy, decided.promoted), decided.shares), decided.admits)
         rendered = self._renderer.render(table, policy.settings)
         snapshot = Snapshot.build(
             rendered.clusters,
@@ -138,7 +162,12 @@ class Live:
             previous=before.proxyless if before else None,
         )
         attribution = Attribution.of(policy, table, before.attribution if before else None)
-        return InForce(policy, table, snapshot, proxyless, grpc.left_out, attribution)
+        return InForce(policy, table, snapshot, proxyless, grpc.left_out, attribution, decided)
+
+    def _decided(self, policy: Policy) -> Decided:
+        if self._rolled is None:
+            return Decided(self._admits, {}, {})
+        return Decided(self._admits, self._rolled.shares(policy), self._rolled.promoted(policy))
 
     def _refuse(self, errors: tuple[Problem, ...]) -> None:
         if errors == self.problems:

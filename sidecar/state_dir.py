@@ -98,6 +98,11 @@ class StateDir:
         return self.path / "table.pb"
 
     @property
+    def rollouts(self) -> Path:
+        """Where rollouts are, what was aborted and promoted."""
+        return self.path / "rollouts.json"
+
+    @property
     def module_check(self) -> Path:
         """Whether the scanner was loadable, and for which files that holds."""
         return self.path / "module.json"

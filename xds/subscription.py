@@ -1,7 +1,7 @@
 """One type's subscription on one stream: what the client asked for, holds, and was sent and has not answered yet.
 
 Decides, from the requests and the latest snapshot, which names are due, absent or gone; a name is never sent again
-before its last response was answered, so what is outstanding is bounded by the names and there is no queue (docs/xds.md
+before its last response was answered, so what is outstanding is bounded by the names and there is no queue (xDS point
 38). Refuses nothing by itself; the bounds are the stream's. Knows no wire format: delta.py and sotw.py make the same
 values, and variant.py says what a variant cannot express. Called by stream.py only, which orders the types.
 """

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pointsman.router.build import build_table, stable_version
 from pointsman.router.policy import (
     FULL_SHARE,
+    Canary,
     CannedFallback,
     Intent,
     Match,
@@ -200,3 +201,12 @@ def test_the_same_policy_gives_the_same_table(intents: set[Intent], parts: int) 
     assert build_table(policy) == build_table(policy)
     names = [row.name for row in build_table(policy).rows()]
     assert len(names) == len(set(names))
+
+
+def test_the_target_promoted_last_is_stable_for_the_next_canary() -> None:
+    versions = (*SUPPORT_CHAT.versions, version("v2.4", 9_009, "support-chat", quality=0.9, cost=1.0))
+    policy = with_route(canary=Canary("support-chat", "v2.4", weight_parts=500))
+    policy = replace(policy, models=(replace(SUPPORT_CHAT, versions=versions), *policy.models[1:]))
+    for promoted, stable in (({}, "v2.2"), ({"support": "support-chat@v2.3-beta"}, "v2.3-beta")):
+        row = next(row for row in build_table(policy, promoted).rows() if row.reason is Reason.QOS)
+        assert ["v2.4", stable] == [arm.ladder.first_target.version for arm in row.arms if arm.ladder.first_target]

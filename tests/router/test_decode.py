@@ -272,7 +272,6 @@ UNUSED = [
     ("maxConcurrency", [model(), route(pin={"maxConcurrency": 5})]),
     ("cached", [model(), route(fallback=[{"cached": {"maxAge": "1s"}}])]),
     ("site", [model(), route(fallback=[{"site": {"url": "http://a"}}])]),
-    ("mode.rollout", [model(), route(), settings_of(mode={"rollout": "observe"})]),
 ]
 
 

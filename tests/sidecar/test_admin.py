@@ -11,6 +11,7 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from pointsman.router.breakers import Breakers
 from pointsman.router.build import build_table
+from pointsman.router.rollout import Verb
 from pointsman.router.table import Table
 from pointsman.sidecar.admin import MAX_ASK_BYTES, PAGES, make_app
 from pointsman.sidecar.views import Json, breakers_view, table_view
@@ -41,6 +42,12 @@ class Source:
 
     def breakers(self) -> Json:
         return breakers_view(Breakers(), 0, acts=True)
+
+    def rollouts(self) -> Json:
+        return {"mode": "act", "rollouts": []}
+
+    def rollout_command(self, route: str, verb: Verb) -> Json:
+        raise KeyError(route, verb)
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         return (NODE,)

@@ -37,7 +37,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == usage_exit("--help")
     listed = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE)
-    assert ["run", "check", "explain", "render", "xds", "simulate", "demo"] == listed
+    assert ["run", "check", "explain", "render", "xds", "rollout", "simulate", "demo"] == listed
 
 
 @pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
