@@ -14,6 +14,7 @@ import pytest
 from pointsman.sidecar.process_identity import ProcessIdentity, identify
 from pointsman.sidecar.shared_port import SharedPort
 from until import until
+from wire import free_port
 
 CONNECTIONS = 60
 NEW = """
@@ -74,12 +75,8 @@ class Shared:
         with contextlib.ExitStack() as clients:
             for _ in range(CONNECTIONS):
                 clients.enter_context(socket.create_connection(self.address))
-            assert self.new.stdin is not None
-            assert self.new.stdout is not None
             old = sum(_accepted(listener) for listener in self.old)
-            self.new.stdin.write("\n")
-            self.new.stdin.flush()
-            return old, [int(count) for count in self.new.stdout.readline().split()]
+            return old, _accept(self.new)
 
 
 def _identity(pid: int) -> ProcessIdentity:
@@ -89,20 +86,32 @@ def _identity(pid: int) -> ProcessIdentity:
 
 
 @contextlib.contextmanager
+def _listening(port: int, count: int) -> Iterator[subprocess.Popen[str]]:
+    """A process with that many sockets on the port."""
+    command = [sys.executable, "-c", NEW, str(port), str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def _accept(process: subprocess.Popen[str]) -> list[int]:
+    """Have the process accept all that waits; return how many came to each of its sockets."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return [int(count) for count in process.stdout.readline().split()]
+
+
+@contextlib.contextmanager
 def _sharing(old_count: int, new_count: int) -> Iterator[Shared]:
     with contextlib.ExitStack() as held:
         old = [held.enter_context(_listener(0))]
         address = old[0].getsockname()
         old += [held.enter_context(_listener(address[1])) for _ in range(old_count - 1)]
-        new = held.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-c", NEW, str(address[1]), str(new_count)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-        held.callback(new.kill)
-        assert new.stdout is not None
-        new.stdout.readline()
+        new = held.enter_context(_listening(address[1], new_count))
         shared = Shared(old, new, SharedPort(_identity(new.pid), (_identity(os.getpid()),)), address)
         yield shared
 
@@ -150,27 +159,28 @@ def test_no_connection_meets_an_old_socket_while_they_close(
         assert all(other.shares()[1])
 
 
-async def test_waiting_and_closed_sockets_are_told(shared: Shared) -> None:
-    with contextlib.ExitStack() as clients:
-        clients.callback(shared.shares)
+async def test_waiting_and_closed_sockets_are_told() -> None:
+    # Both are other processes here: this one may listen for other tests too.
+    with contextlib.ExitStack() as held:
+        old = held.enter_context(_listening(free_port(), 2))
+        new = held.enter_context(_listening(int(old.args[3]), 2))  # type: ignore[index]  # the list of _listening
+        port = SharedPort(_identity(new.pid), (_identity(old.pid),))
         for _ in range(CONNECTIONS):
-            clients.enter_context(socket.create_connection(shared.address))
-        assert not shared.port.is_accepted()
+            held.enter_context(socket.create_connection(("127.0.0.1", int(old.args[3]))))  # type: ignore[index]
 
         async def is_accepted() -> bool:
-            for listener in shared.old:  # a connection may reach its queue a moment after the client has it
-                _accepted(listener)
-            return shared.port.is_accepted()
+            _accept(old)  # again: a connection may reach its queue a moment after the client has it
+            return port.is_accepted()
 
+        async def is_waiting() -> bool:
+            return not port.is_accepted()
+
+        await until(is_waiting)
         await until(is_accepted)
-        assert not shared.port.is_left()
-        for listener in shared.old:
-            listener.close()
-
-        async def is_left() -> bool:
-            return shared.port.is_left()
-
-        await until(is_left)  # the kernel lists a closed socket for a moment longer
+        assert not port.is_left()
+        old.kill()
+        old.wait()
+        assert port.is_left()
 
 
 def test_ended_process_and_a_port_of_one_steer_nothing(shared: Shared) -> None:
