@@ -17,6 +17,7 @@ FAILURE_FLAGS = frozenset({"UF", "UC", "UR", "UT", "UH", "UO", "UPE", "LR", "SI"
 """Envoy's short flags for what went wrong between it and the server, overflow and no-route included."""
 
 TOO_MANY_REQUESTS = 429
+SWITCHING_PROTOCOLS = 101
 
 
 class TryOutcome(StrEnum):
@@ -30,6 +31,8 @@ class TryOutcome(StrEnum):
 
 def outcome_of(entry: TryEntry) -> TryOutcome:
     """Return what the try counts as."""
+    if entry.status == SWITCHING_PROTOCOLS:
+        return TryOutcome.SUCCESS  # the talk began; how an upgraded connection ends is no failure of a request
     if CLIENT_ABORT_FLAGS.intersection(entry.flags):
         return TryOutcome.CANCELLED
     if entry.status >= 500 or entry.status == 0 or FAILURE_FLAGS.intersection(entry.flags):

@@ -230,7 +230,10 @@ class Agent:
     def _announce(self) -> None:
         self._is_ready = True
         settings = self._live.in_force.policy.settings
-        print(f"ready listen={settings.listen} admin={settings.admin}", flush=True)
+        try:
+            print(f"ready listen={settings.listen} admin={settings.admin}", flush=True)
+        except OSError:  # whoever started us does not read; that must not end the traffic
+            event("nobody reads the ready line", listen=settings.listen, admin=settings.admin)
 
     async def _watch_policy(self) -> None:
         """Reload on every change on disk. What goes wrong while reading is a problem of the policy, not of the loop."""

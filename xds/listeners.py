@@ -274,6 +274,7 @@ def render_canned_listener(rung: CannedRung) -> Listener:
     listener = Listener(name=rung.key)
     listener.internal_listener.SetInParent()
     manager = HttpConnectionManager(stat_prefix="canned", codec_type=HttpConnectionManager.AUTO)
+    manager.upgrade_configs.add(upgrade_type="websocket")  # else an upgrade gets 403 instead of the canned answer
     host = manager.route_config.virtual_hosts.add(name="canned", domains=["*"])
     manager.route_config.name = rung.key
     route = host.routes.add(name=rung.key)

@@ -124,9 +124,12 @@ class Ledger:
 
 
 def executed_twice(servers: Iterable[ModelServer]) -> dict[str, int]:
-    """Return the requests that servers worked on more than once, by id. A refusal with 503 is retried by rule."""
+    """Return the requests that servers worked on more than once, by id. A refusal with 503 is retried by rule.
+
+    What has no id is no client's: the agent's own probes.
+    """
     times: Counter[str] = Counter()
     for server in servers:
         if server.status == 200:
             times.update(server.executed)
-    return {ask_id: count for ask_id, count in times.items() if count > 1}
+    return {ask_id: count for ask_id, count in times.items() if count > 1 and ask_id}

@@ -22,6 +22,8 @@ from script import CATALOGUE
 from traffic import RATE_LIMIT_PER_S
 from trial import UNWELL, Plan, Trial
 
+SHOWN_FAILURES = 30
+
 
 def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments; exit 2 where they make no sense."""
@@ -61,9 +63,11 @@ def account(trial: Trial) -> list[str]:
             lines.append(f"    {one.value}: {count} x {why}")
     lines += _recovery_lines(trial)
     if trial.vitals is not None:
-        lines += [f"  {life.line()}" for life in trial.vitals.lives.values() if life.slope_mb_per_h is not None]
+        lines += [f"  {life.line()}" for life in trial.vitals.lives.values() if life.is_told]
         lines.append(f"  {len(trial.vitals.lives)} lives of processes")
-    lines += [f"  FAILED {text.strip()}" for text in trial.failures]
+    lines += [f"  FAILED {text.strip()}" for text in trial.failures[:SHOWN_FAILURES]]
+    if len(trial.failures) > SHOWN_FAILURES:
+        lines.append(f"  FAILED {len(trial.failures) - SHOWN_FAILURES} times more")
     return lines
 
 

@@ -110,6 +110,7 @@ def test_a_request_that_two_servers_executed_is_found() -> None:
     for server in servers:
         server.executed["1"] += 1
     servers[0].executed["2"] += 1
+    servers[0].executed[""] += 2
     servers[2].executed["2"] += 1
     assert executed_twice(servers) == {"1": 2}
 

@@ -18,8 +18,8 @@ def life(seconds: int, *, bytes_per_s: float) -> Life:
 
 
 def test_slope_counts_from_the_end_of_the_warm_up() -> None:
-    assert life(400, bytes_per_s=1_000).slope_mb_per_h == pytest.approx(3.6, rel=0.01)
-    assert life(400, bytes_per_s=0).slope_mb_per_h == pytest.approx(0)
+    assert life(500, bytes_per_s=1_000).slope_mb_per_h == pytest.approx(3.6, rel=0.01)
+    assert life(500, bytes_per_s=0).slope_mb_per_h == pytest.approx(0)
 
 
 def test_a_life_grows_when_it_is_long_enough_to_say_so() -> None:

@@ -42,6 +42,9 @@ SERVERS = {
 CALM_S = (1.0, 3.0)
 """Between two disturbances."""
 
+SHOWN = 10
+"""Unaccounted requests that are told after one disturbance; the rest is counted."""
+
 QUIET_WITHIN_S = 15.0
 MORE_DESCRIPTORS = 12
 """What a process may hold more at the end, without a request, than when its life began: kept connections to servers."""
@@ -127,8 +130,11 @@ class Trial:
             deed = await do(scene, next(names), self.began_s)
             self.deeds.append(deed)
             say(deed.line())
-            for verdict in self._judge(scene, traffic):
+            found = self._judge(scene, traffic)
+            for verdict in found[:SHOWN]:
                 say(self._told(verdict))
+            if len(found) > SHOWN:
+                say(f"          and {len(found) - SHOWN} more")
             if deed.recovered_s is None and not deed.was_skipped:
                 self.failures.append(f"{deed.name} at {deed.at_s:.1f} s: {deed.detail}")
                 break

@@ -1,7 +1,7 @@
 """Memory and descriptors of agent and Envoy, sampled each second, one life of a process at a time.
 
-Decides what a slope is: least squares over a life's samples after its warm-up. Refuses to judge a short life: a page
-of 4 KiB more or less is 10 MB an hour within a second or two.
+Decides what a slope is: least squares over a life's samples after its warm-up. Refuses to judge a short life: memory
+creeps to its peaks for minutes, and 1 MB an hour is 17 KiB a minute.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pathlib import Path
 from product import Product
 
 EVERY_S = 1.0
-WARM_UP_S = 60.0
-STARTED_AFTER_S = 5.0
-SHOWN_FROM_S = 30.0
-"""A life is told when it has as many seconds after its warm-up."""
+WARM_UP_S = 300.0
+"""Until memory has been as full as this load makes it: every buffer's peak, every pool's size."""
 
-JUDGED_FROM_S = 240.0
+STARTED_AFTER_S = 5.0
+SHOWN_FROM_S = 60.0
+"""A life of at least so many seconds is told by the minute; it has a slope when so many followed its warm-up."""
+
+JUDGED_FROM_S = 900.0
 MAX_SLOPE_MB_PER_H = 1.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -53,6 +55,11 @@ class Life:
         return [sample for sample in self.samples if sample.at_s - self.samples[0].at_s >= WARM_UP_S]
 
     @property
+    def is_told(self) -> bool:
+        """Whether it lived long enough to be told."""
+        return self.samples[-1].at_s - self.samples[0].at_s >= SHOWN_FROM_S
+
+    @property
     def warm_s(self) -> float:
         """How long it lived after the warm-up."""
         warm = self.warm
@@ -83,7 +90,8 @@ class Life:
         told = "too short for a slope" if slope is None else f"{slope:+.2f} MB/h over {self.warm_s:.0f} s after warm-up"
         if slope is not None and self.warm_s < JUDGED_FROM_S:
             told += f" (not judged: under {JUDGED_FROM_S:.0f} s)"
-        rss = f"{self.samples[0].rss_bytes / 1e6:.1f} to {last.rss_bytes / 1e6:.1f} MB"
+        minutes = [*self.samples[::60], last]  # one sample a second
+        rss = ", ".join(f"{sample.rss_bytes / 1e6:.1f}" for sample in minutes) + " MB by the minute"
         fds = f"{self.samples[0].descriptors} to {last.descriptors} descriptors"
         return f"{self.role} {self.pid}: lived {lived_s:.0f} s, {rss}, {fds}; {told}"
 

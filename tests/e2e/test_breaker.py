@@ -141,3 +141,42 @@ async def test_a_policy_change_does_not_forget_an_open_breaker(scene: Scene) -> 
         probes = [body for _, _, body in scene.canary.seen[arrived:] if b'"max_tokens": 1' in body]
         assert len(scene.canary.seen) - arrived - len(probes) <= 8
     assert load.failed == {}
+
+
+async def test_websocket_talks_that_end_never_open_it(scene: Scene) -> None:
+    talk = (
+        b"GET /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        b"model-version: v2.3-beta\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+
+    async def upgrade() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", scene.agent.listen)
+        writer.write(talk)
+        status = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
+        await reader.read()
+        writer.close()
+        return status
+
+    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nbye")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(switch, "127.0.0.1", 0)
+    policy = scene.agent.policy.read_text()
+    aside = scene.agent.policy.with_suffix(".new")
+    aside.write_text(policy.replace(str(scene.canary.port), str(server.sockets[0].getsockname()[1])))
+    aside.rename(scene.agent.policy)
+    await scene.agent.until_log("policy published")
+    for _ in range(30):
+        assert b"101" in await upgrade()
+    server.close()
+
+    async def counted() -> bool:
+        windows = (await scene.breaker())["windows"]
+        assert isinstance(windows, list)
+        return bool(windows[-1]["tries"] >= 5)
+
+    await until(counted)
+    assert "closed" == (await scene.breaker())["state"]

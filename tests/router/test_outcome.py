@@ -17,6 +17,8 @@ from pointsman.router.outcome import TryOutcome, outcome_of
         (0, ("UF",), TryOutcome.FAILURE),
         (200, ("UPE",), TryOutcome.FAILURE),
         (200, ("UT",), TryOutcome.FAILURE),
+        (101, ("UC",), TryOutcome.SUCCESS),
+        (101, ("DC",), TryOutcome.SUCCESS),
         (0, ("DC",), TryOutcome.CANCELLED),
         (200, ("DR",), TryOutcome.CANCELLED),
     ],
