@@ -93,11 +93,6 @@ class StateDir:
         return self.path / "envoy.pid"
 
     @property
-    def table(self) -> Path:
-        """The last table that was in force."""
-        return self.path / "table.pb"
-
-    @property
     def rollouts(self) -> Path:
         """Where rollouts are, what was aborted and promoted."""
         return self.path / "rollouts.json"

@@ -164,10 +164,6 @@ class Subscription:
         """Return whether the client is subscribed to the name, by itself or by the wildcard."""
         return self.is_wildcard or name in self.names
 
-    def is_flying(self, name: str) -> bool:
-        """Return whether a response with the name is unanswered."""
-        return name in self._flying
-
     def is_refused(self, resource: Resource) -> bool:
         """Return whether the node refused just this content."""
         return self.refusals.is_refused(self.kind, resource.name, resource.version)

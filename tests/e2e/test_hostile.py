@@ -94,17 +94,6 @@ async def test_an_envoy_ended_by_a_real_time_signal_is_started_again(agent: Agen
     await until(serves)
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything: needs another user")
-async def test_a_folder_that_cannot_be_read_changes_nothing(agent: AgentProcess) -> None:
-    await agent.start()
-    agent.folder.chmod(0)
-    try:
-        await asyncio.sleep(0)
-        assert await send(agent) == 200
-    finally:
-        agent.folder.chmod(0o700)
-
-
 async def test_the_state_directory_may_vanish_under_a_running_envoy(agent: AgentProcess) -> None:
     await agent.start()
     pid = agent.envoy_pid()

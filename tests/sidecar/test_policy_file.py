@@ -274,3 +274,10 @@ def test_no_damage_to_a_good_policy_raises(tmp_path: Path, place: int, damage: s
     text = (EXAMPLES / "canary.yaml").read_text()
     decoded = load_text(tmp_path, text[:place] + damage + text[place + 1 :])
     assert (decoded.policy is None) is any(problem.severity is Severity.ERROR for problem in decoded.problems)
+
+
+def test_a_path_that_cannot_even_be_looked_at_is_a_problem_not_a_fault(tmp_path: Path) -> None:
+    # A name too long fails as a folder without permission does, and does so for root too.
+    decoded = load(tmp_path / ("x" * 300))
+    assert decoded.policy is None
+    assert [Severity.ERROR] == [problem.severity for problem in decoded.problems]

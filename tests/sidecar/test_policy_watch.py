@@ -178,3 +178,7 @@ def test_fingerprint_of_what_is_not_there_is_empty(tmp_path: Path) -> None:
     assert () == fingerprint(tmp_path)
     (tmp_path / "gone.yaml").symlink_to("nowhere")
     assert () == fingerprint(tmp_path)
+
+
+def test_a_path_that_cannot_even_be_looked_at_has_no_fingerprint_and_raises_nothing(tmp_path: Path) -> None:
+    assert () == fingerprint(tmp_path / ("x" * 300))
