@@ -133,7 +133,13 @@ class FakeClient(Generic[RequestT, ResponseT]):
         self._call: aio.StreamStreamCall[bytes, bytes] | None = None
 
     async def __aenter__(self) -> Self:
-        self._channel = aio.insecure_channel(self._target or "", options=(("grpc.max_receive_message_length", -1),))
+        self._channel = aio.insecure_channel(
+            self._target or "",
+            options=(
+                ("grpc.use_local_subchannel_pool", 1),
+                ("grpc.max_receive_message_length", -1),
+            ),
+        )
         self._call = self._channel.stream_stream(self.checker.METHOD)()
         return self
 
